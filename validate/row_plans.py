@@ -108,6 +108,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             **precision(row),
             **expert_load(row),
             **adapters(row),
+            **documents(row),
         },
         "cluster": {"gpu": gpu, "gpus": tp * pp * cp * dp},
         "parallelism": {
@@ -168,6 +169,11 @@ def adapters(row: Configuration) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError("field 'lora' is not a table", key="lora")
     return {"lora": found}
+
+
+def documents(row: Configuration) -> dict[str, Any]:
+    """Documents that sequences were packed with and attention kept apart, in the words of ``[workload]``."""
+    return {key: row[key] for key in ("document_tokens", "document_packing") if row.get(key) is not None}
 
 
 def permutation(row: Configuration) -> dict[str, Any]:

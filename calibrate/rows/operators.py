@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from joulecast.calibrate.rows.fields import (
     Configuration,
     dtype_of,
@@ -19,14 +21,18 @@ from joulecast.calibrate.rows.training_kernels import training_kernels
 from joulecast.errors import DataError
 from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
 from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.kernels.attention import MASK
+from joulecast.model.kernels.documents import Documents, gathered
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 
-#: PyTorch's names of its own backends; besides, FlashAttention-2's own package and what a GPU's vendor ships.
+#: PyTorch's names of its own backends; besides, its flex attention, FlashAttention-2's own package and what a GPU's
+#: vendor ships.
 ATTENTION_BACKENDS = {
     "FLASH_ATTENTION": "flash-attention-2",
     "CUDNN_ATTENTION": "cudnn",
     "FLASH_ATTENTION_3": "flash-attention-3",
     "FLASH_ATTN": "flash-attn-2",
+    "FLEX_ATTENTION": "flex",
     "VENDOR_ATTENTION": "cudnn",
 }
 #: Rows of one kernel, by the pattern under which the model knows it.
@@ -148,7 +154,8 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
         tile = (get("tile_m"), get("tile_n"), get("tile_k")) if op == "tile_gemm" else ()
         return (op, get("dtype"), get("M"), get("N"), get("K"), *tile)
     if op in ("flash_attn", "tile_attention"):
-        return (op, get("dtype"), get("B"), get("Hq"), get("Hkv"), get("S"), get("D"), get("Dv"), bool(get("causal")))
+        shape = tuple(get(name) for name in ("dtype", "B", "Hq", "Hkv", "S", "D", "Dv"))
+        return (op, *shape, bool(get("causal")), bool(get("mask")), str(get("documents")))
     if op in STREAMING_PATTERNS or op == "stream":
         pattern = str(get("pattern")) if op == "stream" else STREAMING_PATTERNS[op]
         return (pattern, get("dtype"), get("bytes"), get("tile_rows"), get("tile_cols"))
@@ -206,6 +213,7 @@ def _attention(row: Configuration) -> KernelWork:
     direction = {"fwd": "forward", "bwd": "backward"}.get(str(row.get("direction") or ""))
     if direction is None:
         raise DataError(f"unknown direction {row.get('direction')!r}")
+    masked = bool(row.get("mask", False))
     key = whole_number(row, "D")
     value = optional_count(row, "Dv", key) or key
     return _one(
@@ -216,13 +224,26 @@ def _attention(row: Configuration) -> KernelWork:
             sequence=whole_number(row, "S"),
             head_dim=(key + value) // 2,
             value_dim=value if value != key else 0,
-            causal=bool(row.get("causal", True)),
+            causal=bool(row.get("causal", True)) and not masked,
+            each_score=MASK if masked else "",
+            documents=None if masked else _documents(row),
             backend=backend,
             direction=direction,
             dtype=dtype_of(row),
             tile=tile,
         )
     )
+
+
+def _documents(row: Configuration) -> Documents | None:
+    """Documents that fill the row's sequence and that its kernel keeps apart."""
+    lengths = row.get("documents")
+    if lengths is None:
+        return None
+    whole = isinstance(lengths, list) and all(isinstance(length, int) and length > 0 for length in lengths)
+    if not whole or sum(lengths) != whole_number(row, "S"):
+        raise DataError("field 'documents' is not a list of lengths that fill the sequence")
+    return None if len(lengths) == 1 else gathered(np.array(lengths, dtype=np.float64), np.ones(len(lengths)))
 
 
 def _streaming(row: Configuration) -> KernelWork:

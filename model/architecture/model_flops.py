@@ -15,17 +15,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.kernels.documents import Documents
 
 
-def training_flops(config: ModelConfig, sequence: int, tokens: float, adapters: int | None = None) -> float:
+def training_flops(
+    config: ModelConfig,
+    sequence: int,
+    tokens: float,
+    adapters: int | None = None,
+    documents: Documents | None = None,
+) -> float:
     """Operations of a forward and backward of ``tokens`` tokens in sequences of ``sequence``.
 
     ``adapters``: so many weights are trained beside the model's, which are frozen and take 2 operations backward.
+    ``documents``: attention keeps to these in each sequence, and sees no pairs of other positions.
     """
     layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
-    seen = sum(count * _seen(kind, sequence) for kind, count in layers)
+    apart = None if documents is None else documents.squared / sequence**2
+    seen = sum(count * (_seen(kind, sequence) if apart is None else apart) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
     whole = 3.0 * tokens * (2.0 * weights + pairs)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)

@@ -6,6 +6,7 @@
   links of their groups.
 - ``deterministic``: what PyTorch's deterministic algorithms launch besides.
 - ``layer_shard``: what one rank has of a layer.
+- ``packing``: documents in sequences.
 - ``vocabulary``: the rows of Megatron's table of tokens.
 - ``tiling``: explicit tiles by the operators' names; ``tile_limits``: whether a GPU can launch them.
 """

@@ -11,12 +11,13 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.hashing import HashedOnce, hashed_once
+from joulecast.model.kernels.documents import Documents
 from joulecast.model.kernels.operators import DTYPE_BYTES, RowTile, Tile
 
 Framework = Literal["pytorch-eager", "megatron"]
 Recompute = Literal["none", "selective", "operators", "full"]
 AttentionBackend = Literal[
-    "cudnn", "flash-attention-1", "flash-attention-2", "flash-attention-3", "flash-attn-2", "unfused"
+    "cudnn", "flash-attention-1", "flash-attention-2", "flash-attention-3", "flash-attn-2", "flex", "unfused"
 ]
 #: ``joint``: one product for queries, keys and values, one for gate and up, fused norms; or the modules of
 #: Hugging Face's ``transformers`` or of ``torchtitan`` (:mod:`joulecast.model.transformer.modules_layer`).
@@ -46,7 +47,7 @@ class Implementation(HashedOnce):
         :mod:`joulecast.model.transformer.megatron_layer`.
     attention_backend
         ``cudnn``, PyTorch's ``flash-attention-2``, that of its own package ``flash-attn-2``, ``flash-attention-1`` or
-        ``-3``, or in ``megatron`` also ``unfused`` kernels.
+        ``-3``, PyTorch's ``flex`` attention, or in ``megatron`` also ``unfused`` kernels.
     attention_fp8
         Whether these kernels run in FP8 too (:mod:`joulecast.model.kernels.attention_fp8`).
     rotary
@@ -149,6 +150,8 @@ class Implementation(HashedOnce):
         ``adamw``, or ``adamw-for-loop``: a kernel for each operation on each of ``pytorch-eager``'s parameters.
     clipped
         Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
+    documents
+        What packed sequences consist of, on the rank with most to do; ``None``: attention sees all of a sequence.
     """
 
     framework: Framework = "pytorch-eager"
@@ -209,6 +212,7 @@ class Implementation(HashedOnce):
     added_share: float = 1.0
     optimizer: str = "adamw"
     clipped: bool = False
+    documents: Documents | None = None
 
     def __post_init__(self) -> None:
         for kind, known in _NAMES.items():

@@ -2,7 +2,8 @@
 
 A (batch, head, query block) needs ``j + 1`` key blocks when causal, all of them otherwise. The SMs take query blocks in
 turn, so the kernel ends when the last long one does (in a window of W keys none needs more than ``⌈(W - 1)/128⌉ + 1``,
-as FlashAttention's and cuDNN's kernels skip blocks outside it; no such kernel was measured):
+as FlashAttention's and cuDNN's kernels skip blocks outside it; no such kernel was measured). Documents that are kept
+apart have blocks of their own, :mod:`joulecast.model.kernels.documents`:
 
     cycles = c · (blocks / SMs + a · longest + o · query_blocks / SMs) + c0,      c = 2·flop(block) / (R·η)
 
@@ -42,6 +43,8 @@ from joulecast.model.kernels.operators import products_width
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
+#: PyTorch's flex attention: a Triton kernel that goes by a list of squares, on one grid over the sequence.
+FLEX = "flex"
 #: Rows of queries and of keys in one block.
 BLOCK = 128.0
 #: Kernels that no card was asked about: whose they resemble, and at what pace forward and backward. FlashAttention's
@@ -50,12 +53,25 @@ BLOCK = 128.0
 #: recorded: at 0.62 of cuDNN's pace, forward and backward, with heads of 128 and 1,024 to 16,384 positions on H100
 #: (Shah et al., arXiv 2407.08608, figures 5 and 6); PyTorch at 0.53. Transformer Engine asks cuDNN for tensors with
 #: positions first, whose kernels are faster than those that PyTorch asks for: traces of six iterations on an H200
-#: beside their own products, 2,048 to 16,384 positions [estimate, +-0.04 forward, +-0.015 backward].
+#: beside their own products, 2,048 to 16,384 positions [estimate, +-0.04 forward, +-0.015 backward]. Flex attention's
+#: Triton kernels have FlashAttention-2's form: documents of 128, 512 and 2,048 tokens on an H100 and an H200, and of
+#: mixed lengths on the H100, gave its constants here and below (`validate/recorded/documents`) [+-0.03].
 RESEMBLES: dict[str, tuple[str, tuple[float, float]]] = {
     "flash-attention-1": ("flash-attention-2", (0.5, 0.5)),
     "flash-attn-2": ("flash-attention-2", (1.17, 1.23)),
     "te-cudnn": ("cudnn", (1.12, 1.035)),
+    FLEX: ("flash-attention-2", (1.22, 1.21)),
 }
+#: Overhead of a block of queries over that of the kernels that a backend resembles, forward and backward [+-0.1].
+BEGINS = {FLEX: (1.6, 1.13)}
+#: Energy of an operation over that of the kernels that a backend resembles, forward and backward [+-0.03].
+DEARER = {FLEX: (0.83, 0.85)}
+#: Squares' worth of what costs more where a sequence has several documents (``more`` of
+#: :class:`joulecast.model.kernels.documents.Blocks`), forward and backward, from the same rows. FlashAttention-2's
+#: forward takes half to one square more for a block in documents of 256 to 1,024 tokens and hardly any beyond; one
+#: figure stands for all, so that those of 256 and of 2,048 are forecast 4 to 13 % too long [estimate, +-0.4]. Flex
+#: attention evaluates its mask in squares that a document does not fill [+-0.1].
+AGAIN = {"flash-attention-2": (1.0, 0.0), FLEX: (0.34, 0.39)}
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
 #: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
 #: meet within 3 % [estimates, +-6 %].
@@ -98,6 +114,20 @@ class AttentionShapes:
     keys: Array
     window: Array
     value_dim: Array
+
+
+@dataclass(frozen=True)
+class DocumentBlocks:
+    """Blocks of a head of the mean sequence, of kernels that keep documents apart; every field has shape ``(n,)``.
+
+    ``queries``, ``squares``, ``longest`` and ``more`` as :class:`joulecast.model.kernels.documents.Blocks` has them, 0
+    where a kernel knows of no documents.
+    """
+
+    queries: Array
+    squares: Array
+    longest: Array
+    more: Array
 
 
 @dataclass(frozen=True)
@@ -152,6 +182,7 @@ def attention_work(
     gpu: GpuModel,
     each_score: str = "",
     deterministic: int = 0,
+    documents: DocumentBlocks | None = None,
 ) -> AttentionWork:
     """Cycles and bytes of attention kernels of one backend and direction.
 
@@ -163,6 +194,8 @@ def attention_work(
         What is done to every score beside the softmax: a name in :data:`EACH_SCORE`, :data:`MASK`, or empty.
     deterministic
         How many deterministic backwards run side by side; 0: it is none.
+    documents
+        Blocks of documents that are kept apart; ``None`` where no kernel knows of any.
     gpu
         Reads ``kernel.attention.<backend>.<direction>.*``: ``eta`` (share of the dense rate at head dimension 128),
         ``narrow`` (factor on it at 64), ``wide`` (for each doubling over 128, by default 1), ``imbalance`` (a),
@@ -184,13 +217,14 @@ def attention_work(
     slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0) if kernels == "cudnn" else 1.0
     products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
-    per_head, heads = np.ceil(shapes.sequence / BLOCK), shapes.batch * shapes.heads
-    overhead = gpu[prefix + "block_overhead"]
-    blocks, keys, local = _blocks_of_head(shapes)
-    mean = heads * (blocks + overhead * per_head) / gpu.sm_count
+    heads = shapes.batch * shapes.heads
+    per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
+    own = gpu[prefix + "block_overhead"]
+    overhead = BEGINS.get(backend, (1.0, 1.0))[backward] * own
+    mean = heads * (blocks + _again(documents, backend, backward=backward) + overhead * per_head) / gpu.sm_count
     load = _Load(mean, keys, keys + overhead, np.ones(mean.shape, dtype=np.bool_))
     if (kernels, direction) == ("flash-attention-2", "forward"):
-        load = load.where(local, _few_heads(shapes, mean, overhead, gpu))
+        load = load.where(apart, _few_heads(shapes, mean, overhead, gpu))
     tail = gpu[prefix + "imbalance"] * np.minimum(load.tail, load.filled)
     if backward:
         left = ((1.0 - keys / gpu.sm_count) / (1.0 - FIRST_SHRINKING)).clip(0.0, 1.0)
@@ -200,9 +234,9 @@ def attention_work(
     if deterministic and backward:
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
-    executed = block_flops * mean * gpu.sm_count
+    executed = block_flops * (heads * (blocks + own * per_head) / gpu.sm_count) * gpu.sm_count
     hbm_bytes = _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5)
-    waited = _full_speed_bytes(shapes) if backward else hbm_bytes
+    waited = _full_speed_bytes(shapes, sums=backend != FLEX) if backward else hbm_bytes
     memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]
     return AttentionWork(cycles, mean / passes, executed, hbm_bytes, memory_s)
 
@@ -224,16 +258,30 @@ def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool
     return np.asarray(np.where(shapes.keys > shapes.sequence, np.maximum(alone - first, mean), mean))
 
 
-def _blocks_of_head(shapes: AttentionShapes) -> tuple[Array, Array, Bool]:
-    """Blocks of a head, the key blocks of its longest query block, and which kernels have a window; shape ``(n,)``."""
+def _again(documents: DocumentBlocks | None, backend: str, *, backward: bool) -> Array | float:
+    """Squares' worth of what costs more in several documents, a head; shape ``(n,)``, or 0 without any."""
+    kernels = backend if backend in AGAIN else resembled(backend, "forward")[0]
+    return 0.0 if documents is None else AGAIN.get(kernels, (0.0, 0.0))[backward] * documents.more
+
+
+def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -> tuple[Array, Array, Array, Bool]:
+    """Blocks of queries of a head, its squares, those of its longest block of queries, and whether keys may be split.
+
+    They may not be in a window, nor where documents are apart. All have shape ``(n,)``.
+    """
     per_head, keys = np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
-    local = (shapes.window > 0) & (shapes.window < shapes.keys)
-    if local.any():
+    apart = (shapes.window > 0) & (shapes.window < shapes.keys)
+    if apart.any():
         seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
-        blocks = np.where(local, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
-        keys = np.where(local, seen, keys)
-    return blocks, keys, local
+        blocks = np.where(apart, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
+        keys = np.where(apart, seen, keys)
+    if documents is not None:
+        known = documents.queries > 0
+        per_head = np.where(known, documents.queries, per_head)
+        blocks = np.where(known, documents.squares, blocks)
+        keys, apart = np.where(known, documents.longest, keys), apart | known
+    return per_head, blocks, keys, apart
 
 
 def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
@@ -246,18 +294,18 @@ def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
     return np.asarray((1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried)
 
 
-def _full_speed_bytes(shapes: AttentionShapes) -> Array:
+def _full_speed_bytes(shapes: AttentionShapes, *, sums: bool) -> Array:
     """Bytes that the memory would move at its peak while backward's smaller kernels run, shape ``(n,)``.
 
     O and dO in bf16 are read for their product; dQ is read in fp32 and rounded; dK and dV of every head are read and
-    summed where heads share keys.
+    summed where heads share keys. Without ``sums`` the main kernel does the latter two itself.
     """
     width = np.where(shapes.value_dim > 0, shapes.value_dim, shapes.head_dim)
     tokens = shapes.batch * shapes.heads * shapes.sequence
     shared = np.where(shapes.kv_heads < shapes.heads, 1.0 + shapes.kv_heads / shapes.heads, 0.0)
     keys = shapes.batch * shapes.heads * shapes.keys * shapes.head_dim
     rounded = 6.0 * tokens * shapes.head_dim + 4.0 * shared * keys
-    return np.asarray(4.0 * tokens * width / ROW_PRODUCTS + rounded / OTHERS)
+    return np.asarray(4.0 * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
 
 
 def _with_scores(cycles: Array, head_dim: Array, each_score: str, *, backward: bool) -> Array:

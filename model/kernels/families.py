@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.kernels.attention import AGAIN, resembled
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Streaming
 
 #: Every family; the first word is the kind, whose figure stands in where a family has none.
@@ -42,6 +43,7 @@ FAMILIES = (
     "attention_unmeasured",
     "gemm_fp4",
     "streaming_fp4",
+    "attention_documents",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 #: Patterns that combine values of a row or a column.
@@ -91,12 +93,18 @@ def _large_product(operator: Gemm) -> str:
 
 
 def _attention(operator: Attention, small_outputs: float, cache_bytes: float) -> str:
-    """Of attention: kernels with windows, soft-capping, ALiBi or wide heads were measured on no card."""
+    """Of attention: kernels with windows, soft-capping, ALiBi or wide heads were measured on no card.
+
+    Documents were in FlashAttention-2's and flex attention's alone.
+    """
     if operator.tile is not None:
         return "tile_attention"
     local = 0 < operator.window < operator.keys
     if local or operator.each_score in ("softcap", "alibi") or operator.head_dim >= WIDE_HEADS:
         return "attention_unmeasured"
+    if operator.documents is not None:
+        known = operator.backend in AGAIN or resembled(operator.backend, operator.direction)[0] in AGAIN
+        return "attention_documents" if known else "attention_unmeasured"
     return f"attention_{operator.direction}"
 
 

@@ -15,10 +15,14 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
 from joulecast.model.kernels.attention import (
+    BLOCK,
+    DEARER,
+    FLEX,
     MASK,
     ONE_AFTER_ANOTHER,
     AttentionShapes,
     AttentionWork,
+    DocumentBlocks,
     attention_work,
     resembled,
 )
@@ -209,9 +213,23 @@ def _attention_work(operators: Sequence[Attention], gpu: GpuModel) -> tuple[Atte
     first = operators[0]
     names = ("batch", "heads", "kv_heads", "sequence", "head_dim", "causal", "keys", "window", "value_dim")
     shapes = AttentionShapes(*(column(operators, name) for name in names))
+    documents = _document_blocks(operators)
     return shapes, attention_work(
-        shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic
+        shapes, first.backend, first.direction, first.dtype, gpu, first.each_score, first.deterministic, documents
     )
+
+
+def _document_blocks(operators: Sequence[Attention]) -> DocumentBlocks | None:
+    """Blocks of kernels that keep documents apart: flex attention's lie on a grid over the sequence."""
+    if all(o.documents is None for o in operators):
+        return None
+    grid = operators[0].backend == FLEX
+    known = [o.documents and (o.documents.grid if grid else o.documents.blocks)(BLOCK) for o in operators]
+    columns = (
+        np.array([getattr(blocks, field) if blocks else 0.0 for blocks in known])
+        for field in ("queries", "squares", "longest", "more")
+    )
+    return DocumentBlocks(*columns)
 
 
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
@@ -219,6 +237,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     shapes, work = part(_attention_work, operators, gpu)
     kernels, _ = resembled(first.backend, first.direction)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
+    per_flop *= DEARER.get(first.backend, (1.0, 1.0))[first.direction == "backward"]
     if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
         per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)

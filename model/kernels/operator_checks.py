@@ -9,6 +9,7 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention import EACH_SCORE, MASK, RESEMBLES
+from joulecast.model.kernels.documents import Documents
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 
@@ -55,6 +56,7 @@ def _check_attention(attention: Attention, gpu: GpuModel) -> None:
     _named(attention, "direction", "direction", DIRECTIONS)
     _kind_of(attention, "tile", Tile)
     _whole(attention, "deterministic", least=0)
+    _check_documents(attention)
     if attention.each_score:
         _named(attention, "each_score", "work on each score", (*EACH_SCORE, MASK))
     if attention.tile is None:
@@ -66,6 +68,24 @@ def _check_attention(attention: Attention, gpu: GpuModel) -> None:
             key="kv_heads",
             remedy="Use a divisor of heads.",
         )
+
+
+def _check_documents(attention: Attention) -> None:
+    """Documents are Documents, fill a causal sequence at most, and are in a kernel of the library."""
+    documents = attention.documents
+    if documents is None:
+        return
+    _kind_of(attention, "documents", Documents)
+    lengths = [length for length, count in documents.pieces if count > 0 and length > 0]
+    if not lengths or len(lengths) < len(documents.pieces) or max(lengths) > attention.sequence:
+        remedy = "Give pairs of a length, of the sequence's at most, and how many documents are as long."
+        raise InputError(f"documents of {attention.sequence} tokens", key="documents", remedy=remedy)
+    for field in ("window", "deterministic", "tile"):
+        if getattr(attention, field):
+            remedy = "Leave one of them out."
+            raise InputError(f"documents and {field} are not known together", key=field, remedy=remedy)
+    if not attention.causal or attention.kv_sequence:
+        raise InputError("documents are causal, each over its own keys", key="documents", remedy="Leave them out.")
 
 
 def _check_streaming(streaming: Streaming, gpu: GpuModel) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from joulecast.errors import InputError
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hashing import HashedOnce, hashed_once
+from joulecast.model.kernels.documents import Documents
 
 #: One number, or an array of them.
 Number = TypeVar("Number", int, float, NDArray[np.float64])
@@ -158,7 +159,8 @@ class Attention(HashedOnce):
     beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the addition of a mask that is read
     from memory. ``deterministic`` backwards of FlashAttention's package do not add in the order of their blocks' ends;
     the number says how many of them run side by side. ``value_dim`` is the width of a value where it is not that of a
-    key (latent attention); ``head_dim`` is then their mean.
+    key (latent attention); ``head_dim`` is then their mean. Of ``documents`` each position sees those before it in its
+    own; ``None``: a sequence is one.
     """
 
     batch: int
@@ -177,6 +179,7 @@ class Attention(HashedOnce):
     window: int = 0
     deterministic: int = 0
     value_dim: int = 0
+    documents: Documents | None = None
 
     @property
     def keys(self) -> int:
@@ -187,11 +190,14 @@ class Attention(HashedOnce):
     def flops(self) -> float:
         """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward.
 
-        Of W keys a query sees S·W - W²/2 pairs are left. Of keys wider than values see :func:`products_width`.
+        Of W keys a query sees S·W - W²/2 pairs are left, of documents of l tokens Σ l²/2. Of keys wider than values see
+        :func:`products_width`.
         """
         pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
         if 0 < self.window < self.keys:
             pairs = self.window * (self.sequence - 0.5 * self.window)
+        elif self.documents is not None:
+            pairs = 0.5 * self.documents.squared
         width = products_width(self.head_dim, self.value_dim, backward=self.direction != "forward")
         return 2.0 * self.batch * self.heads * width * pairs
 

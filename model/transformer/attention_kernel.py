@@ -27,7 +27,14 @@ def attention(s: Shard, direction: str) -> Attention:
         causal=each_score != "mask",
         deterministic=int(s.implementation.deterministic and direction == "backward"),
         value_dim=0 if s.config.latent is None else s.config.latent.value_dim,
+        documents=None if masks_documents(s) else s.implementation.documents,
     )
+
+
+def masks_documents(s: Shard) -> bool:
+    """Whether documents are a mask: to PyTorch's own attention, which takes no lengths of them."""
+    run = s.implementation
+    return run.documents is not None and run.framework == "pytorch-eager" and run.attention_backend == "cudnn"
 
 
 def _kernels(s: Shard) -> str:

@@ -1,6 +1,7 @@
-"""Attention as transformers calls it: PyTorch's own kernel, which takes a window as a mask.
+"""Attention as transformers calls it: PyTorch's own kernel, which takes a window, or documents, as a mask.
 
-A layer whose window is not longer than the sequence gets a mask of true and false, which PyTorch turns into a tensor
+A layer whose window is not longer than the sequence gets a mask of true and false, as does every layer where positions
+begin anew within a sequence (``find_packed_sequence_indices``), which PyTorch turns into a tensor
 that is added to every score; keys and values are then repeated for every head, and nothing of the square is skipped.
 Such kernels of cuDNN were seen in compiled models (:mod:`joulecast.model.transformer.modules_compiled`). The mask
 itself is made once in a forward, for all layers; that is left out. PyTorch's kernel has no soft-capping, and
@@ -18,6 +19,7 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Attention
 from joulecast.model.transformer import (
+    attention_kernel,
     core_attention,
     family_attention,
     math_attention,
@@ -27,11 +29,12 @@ from joulecast.model.transformer import (
 
 
 def masked(s: Shard) -> bool:
-    """Whether attention takes a mask: for its window, and in Falcon's code always."""
+    """Whether attention takes a mask: for its window, for documents in a sequence, and in Falcon's code always."""
     run = s.implementation
     if run.modules != "transformers" or transformers_attention.applies(s):
         return False
-    return 0 < s.config.window <= s.sequence or s.config.own_code == "falcon"
+    local = 0 < s.config.window <= s.sequence
+    return local or attention_kernel.masks_documents(s) or s.config.own_code == "falcon"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:

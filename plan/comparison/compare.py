@@ -32,6 +32,7 @@ DERIVED = {
     "workload.model": ("workload.model_name", "workload.layers", "workload.mtp_num_layers"),
     "workload.model.rotary": ("implementation.rotary",),
     "workload.model.tied_embeddings": ("implementation.tie_embeddings",),
+    "workload.packed": ("workload.document_tokens", "workload.document_packing", "workload.sequence_length"),
     "workload.narrow.one_layout": ("cluster.gpu", "workload.precision", "workload.narrow.recipe"),
     "cluster.links": ("cluster.gpu", "cluster.gpus", "cluster.gpus_per_node", "cluster.node", "cluster.network"),
     "parallelism.stage_layers": (

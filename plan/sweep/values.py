@@ -17,7 +17,10 @@ CLUSTER = "cluster"
 #: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
 ALL = (TP, PP, VP, MICRO_BATCH)
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
-LISTS = ("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs")
+LISTS = (
+    *("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs"),
+    "workload.document_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)

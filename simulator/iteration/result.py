@@ -146,7 +146,8 @@ class Iteration:
         from joulecast.simulator.plan_file.lora import adapter_weights
 
         w = self.plan.workload
-        flops = training_flops(w.model, w.sequence_length, self.tokens, adapter_weights(self.plan))
+        documents = None if w.packed is None else w.packed.documents
+        flops = training_flops(w.model, w.sequence_length, self.tokens, adapter_weights(self.plan), documents)
         return flops / self.time_s / self.gpus
 
     @property

@@ -132,7 +132,7 @@ _WARNED: Mapping[str, str] = {
         "--disable-tp-comm-bulk-dgrad --disable-tp-comm-bulk-wgrad --disable-tp-comm-split-ag "
         "--disable-tp-comm-split-rs"
     ): _WHOLE_OVERLAP,
-    "--reset-attention-mask": "attention is forecast over whole sequences; masked between documents it does less",
+    "--reset-attention-mask": "attention is forecast over whole sequences; Transformer Engine's sees them whole, too",
     "--use-legacy-models": "layers are forecast as Megatron-Core and Transformer Engine run them",
     "--fp16-lm-cross-entropy": "the loss is forecast in fp32",
     "--main-params-dtype": "the optimizer's copy of the parameters is forecast in fp32",

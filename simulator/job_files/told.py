@@ -31,7 +31,10 @@ def other_optimizer(name: str, usual: str = "AdamW") -> str:
 
 def packed(key: str) -> str:
     """What packing changes."""
-    return f"{key}: attention is forecast over whole sequences; within the samples that fill them it does less"
+    return (
+        f"{key}: attention is forecast over whole sequences; if it keeps the samples that fill them apart add --set "
+        "workload.document_tokens=TOKENS, a number or a CSV of lengths, and document_packing=whole if none is cut"
+    )
 
 
 def unpacked(key: str, length: int) -> str:

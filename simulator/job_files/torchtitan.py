@@ -17,7 +17,7 @@ from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.settings_file import SettingsFile, dotted
-from joulecast.simulator.job_files.torchtitan_run import read_run
+from joulecast.simulator.job_files.torchtitan_run import of_flavor, read_run
 
 #: Tables that say what is logged, saved, validated or waited for.
 PASSED_TABLES = (
@@ -85,7 +85,7 @@ def _model(config: SettingsFile, draft: Draft, asked: Asked) -> ModelConfig:
         draft.put("workload.model", asked.model, "--model")
         return asked.named_model()
     family = FAMILIES.get(name.rpartition("models.")[2])
-    short = flavor.lower()
+    short = of_flavor(flavor)[0].lower()
     found = _FLAVORS.get(short, short)
     known = found if found in model_names() else (family or "").format(found)
     if family is None or known not in model_names() or (name == "deepseek_v3" and short != "671b"):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
-from joulecast.simulator.job_files.told import OFFLOADED, other_optimizer
+from joulecast.simulator.job_files.told import OFFLOADED, other_optimizer, packed
 
 #: The source of what a plan has to say and a job cannot choose.
 FRAMEWORK = "torchtitan's code"
+#: Kernels of flavors whose attention keeps documents apart, by what their names end in.
+APART = {"flex": "flex", "varlen": "flash-attention-2"}
+_APART = re.compile(rf"_({'|'.join(APART)})(_attn)?$")
 
 
 def read_run(config: SettingsFile, draft: Draft, architecture: str | None, model: ModelConfig) -> None:
@@ -230,12 +235,27 @@ def _recomputation(config: SettingsFile, draft: Draft, *, experts: bool) -> None
         raise config.error(f"{which!r} is neither a number of layers nor 'op'", option, 'Write "2", say, or "op".')
 
 
+def of_flavor(flavor: str) -> tuple[str, str]:
+    """The model of a flavor, and how its attention keeps documents apart: a name in :data:`APART`, or empty.
+
+    >>> of_flavor("8B_flex_attn"), of_flavor("70B")
+    (('8B', 'flex'), ('70B', ''))
+    """
+    found = _APART.search(flavor)
+    return (flavor[: found.start()], found[1]) if found else (flavor, "")
+
+
 def _kernels(config: SettingsFile, draft: Draft, architecture: str | None, *, experts: bool) -> None:
     put = draft.put
     put("implementation.framework", "pytorch-eager", FRAMEWORK)
     blackwell = architecture is not None and architecture.lower().startswith("blackwell")
     backend = "cudnn" if blackwell else "flash-attention-2"
-    put("implementation.attention_backend", backend, "what torchtitan asks PyTorch for first")
+    _, apart = of_flavor(config.value("model.flavor", str, ""))
+    if apart:
+        put("implementation.attention_backend", APART[apart], *config.source("model.flavor"))
+        draft.warn(packed("model.flavor"))
+    else:
+        put("implementation.attention_backend", backend, "what torchtitan asks PyTorch for first")
     clipped = config.value("training.max_norm", (int, float), 1.0) > 0
     put("implementation.gradient_clipping", clipped, *config.source("training.max_norm"))
     _float8(config, draft)

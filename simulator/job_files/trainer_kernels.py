@@ -18,6 +18,7 @@ _BACKENDS = {
     "flash_attn": "flash-attn-2",
     "flash_attention_3": "flash-attention-3",
     "kernels-community/vllm-flash-attn3": "flash-attention-3",
+    "flex_attention": "flex",
     "eager": "unfused",
     "disabled": "unfused",
     True: "flash-attn-2",

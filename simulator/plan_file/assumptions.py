@@ -6,6 +6,7 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.training.factors import foreign_generation
 from joulecast.simulator.plan_file.attention import attention_assumptions
 from joulecast.simulator.plan_file.deterministic import deterministic_assumptions
+from joulecast.simulator.plan_file.documents import document_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
 from joulecast.simulator.plan_file.layers import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
@@ -24,6 +25,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *network_assumptions(plan, description),
         *overlap_assumptions(plan),
         *attention_assumptions(plan, description),
+        *document_assumptions(plan),
         *deterministic_assumptions(plan),
         *layer_assumptions(plan),
         *narrow_assumptions(plan),

@@ -13,6 +13,7 @@ from joulecast.simulator.plan_file.attention import check_attention
 from joulecast.simulator.plan_file.compiled import check_compiled, check_eager_fp8, check_no_compile
 from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.deterministic import check_deterministic
+from joulecast.simulator.plan_file.documents import check_documents
 from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.layers import check_layers
 from joulecast.simulator.plan_file.lora import check_lora
@@ -236,6 +237,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     check_context(plan, source)
     check_attention(plan, gpu, source)
     check_layers(plan, source)
+    check_documents(plan, source)
     check_experts(plan, source)
     check_stored(plan, source)
     check_lora(plan, source)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.training.nanobatches import Nanobatches
+from joulecast.simulator.plan_file.documents import slowest_documents
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
 from joulecast.simulator.plan_file.training_loop import loop_wait_s, widens_outputs
 from joulecast.simulator.schedules import PAIRS
@@ -27,6 +28,7 @@ def implementation_of(plan: Plan) -> Implementation:
         dtype="bf16" if w.narrow else w.precision,
         narrow=w.narrow,
         lora=w.lora,
+        documents=slowest_documents(plan),
         loop_wait_s=loop_wait_s(plan),
         widens_outputs=widens_outputs(plan),
         expert_load=w.expert_load,

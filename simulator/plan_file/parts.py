@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.narrow import Narrow
+from joulecast.model.framework.packing import Packed, Packing
 from joulecast.model.framework.tiling import Tiles
 from joulecast.model.hashing import HashedOnce, hashed_once
 from joulecast.model.power.limits import NODE_CLOCK_SPREAD
@@ -47,6 +48,10 @@ class Workload:
         Modules that predict a further token each; the model has as many.
     lora
         Adapters that are trained in place of the model, ``None`` where all of it is.
+    document_tokens, document_packing
+        What the plan says of documents in packed sequences, a file by its name.
+    packed
+        These documents in sequences, ``None`` where attention sees all of a sequence.
     """
 
     model: ModelConfig
@@ -62,6 +67,9 @@ class Workload:
     training_tokens: float | None = None
     mtp_num_layers: int = 0
     lora: Lora | None = None
+    document_tokens: int | str | tuple[int, ...] | None = None
+    document_packing: Packing | None = None
+    packed: Packed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from joulecast.model.framework.narrow import Recipe
+from joulecast.model.framework.packing import Packing
 from joulecast.simulator.plan_file.schema_table import Table
 
 #: Largest rank of an adapter: far above any.
@@ -96,6 +97,17 @@ class WorkloadTable(Table):
         0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."
     )
     sequence_length: int = Field(gt=0, description="Tokens of one sample.")
+    document_tokens: int | list[int] | str | None = Field(
+        None,
+        description="Tokens of the documents that a sequence is packed with and attention keeps apart: of each, a list "
+        "of lengths as drawn, or the path of a CSV with a column tokens and, where lengths repeat, count; default: "
+        "attention sees all of a sequence.",
+    )
+    document_packing: Packing | None = Field(
+        None,
+        description="cut: documents are joined and cut where a sequence ends; whole: each is put where it leaves the "
+        "least room, and what is left is padding; default: cut.",
+    )
     micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
     global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")
     precision: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = Field(

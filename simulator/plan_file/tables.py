@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.simulator.plan_file import checks, names
+from joulecast.simulator.plan_file.documents import read_documents
 from joulecast.simulator.plan_file.experts import read_load
 from joulecast.simulator.plan_file.layers import windows_matter
 from joulecast.simulator.plan_file.lora import read_lora
@@ -61,6 +62,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         training_tokens=table.training_tokens,
         mtp_num_layers=model.mtp_layers,
         lora=read_lora(parsed, model, source),
+        **read_documents(table, source),
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from joulecast.model.cluster.fabric import Fabric
+    from joulecast.model.kernels.documents import Documents
     from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _MODULES = {
         "UnknownNameError",
     ),
     "joulecast.model.cluster.fabric": ("Fabric",),
+    "joulecast.model.kernels.documents": ("Documents",),
     "joulecast.model.kernels.operators": ("Attention", "Collective", "Gemm", "RowTile", "Streaming", "Tile"),
 }
 
@@ -48,6 +50,7 @@ __all__ = [
     "Attention",
     "Collective",
     "DataError",
+    "Documents",
     "DoesNotFitError",
     "Fabric",
     "Gemm",

@@ -5,6 +5,7 @@ import tomllib
 import pytest
 
 import joulecast as jc
+from joulecast.simulator.plan_file.plan import plan_from_dict
 
 JOB = """
 [job]
@@ -215,3 +216,15 @@ def test_a_folded_pipeline_by_torchtitans_name(tmp_path):
     found = convert(tmp_path, text)
     assert found.tables["schedule"]["name"] == "ZBVZeroBubble"
     assert found.tables["parallelism"]["virtual_pipeline_model_parallel_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "backend"), [("_flex", "flex"), ("_flex_attn", "flex"), ("_varlen", "flash-attention-2")]
+)
+def test_flavors_that_keep_documents_apart_ask_for_their_lengths(tmp_path, ending, backend):
+    found = convert(tmp_path, JOB.replace('"70B"', f'"70B{ending}"'))
+    assert found.tables["workload"]["model"] == "llama-3.1-70b"
+    assert found.tables["implementation"]["attention_backend"] == backend
+    assert any("workload.document_tokens=TOKENS" in warning for warning in found.warnings)
+    found.tables["workload"]["document_tokens"] = 900
+    assert plan_from_dict(found.tables).workload.packed.documents is not None

@@ -57,6 +57,7 @@ def test_every_key_says_its_file_and_line(tmp_path):
     assert {"learning_rate", "output_dir"} <= set(found.passed_over)
     (warning,) = found.warnings
     assert warning.startswith("packing: ")
+    assert "--set workload.document_tokens=TOKENS" in warning
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "num_layers_at_end_in_bf16": 3,
         "lora": {"rank": 64, "target_modules": "all-linear"},
         "training_tokens": 2e9,
+        "document_tokens": 300,
+        "document_packing": "whole",
     },
     "cluster": {"gpu": "h100-sxm", "gpus": 128, "gpus_per_node": 4, "node": "hgx-h100", "node_clock_spread": 0.1},
     "network": {
@@ -238,6 +240,11 @@ BASES["adapters"] = {
     "workload": DENSE | {"lora": {}},
     "cluster": cluster(1),
     "implementation": {"modules": "transformers"},
+}
+BASES["documents"] = {
+    "workload": DENSE | {"document_tokens": 1200},
+    "cluster": cluster(1),
+    "implementation": {"modules": "transformers", "attention_backend": "flash-attn-2"},
 }
 BASES["parameters sharded by PyTorch"] = BASES["one GPU"] | {"cluster": cluster(4), "parallelism": {"fsdp": True}}
 BASES["experts by PyTorch's operators"] = BASES["experts in eager mode"] | {

@@ -9,6 +9,7 @@ from typing import Any
 
 import joulecast as jc
 from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.kernels.documents import Documents
 from joulecast.model.kernels.operators import Operator
 
 ODD = (1, 1000, 4096, 129, 8192, 64, 500, 16384, 24, 2560, 7000, 256)
@@ -61,6 +62,15 @@ def attention() -> Iterator[Operator]:
         for one in mixed(28, **sizes, backend=backends):
             if one["kv_sequence"] >= one["sequence"] or not one["kv_sequence"]:
                 yield jc.Attention(**one, kv_heads=1 + one["heads"] // 4, direction=direction)
+
+
+def documents() -> Iterator[Operator]:
+    for lengths in (((128.0, 32.0),), ((300.0, 4.0), (1448.0, 2.0)), ((96.0, 2.0), (3904.0, 1.0))):
+        for direction in ("forward", "backward"):
+            for backend in ("flash-attention-2", "flex", "cudnn"):
+                yield jc.Attention(
+                    2, 16, 4, 4096, 128, backend=backend, direction=direction, documents=Documents(lengths)
+                )
 
 
 def tiled_attention() -> Iterator[Operator]:
@@ -161,6 +171,7 @@ def in_fp4() -> Iterator[Operator]:
 KINDS = {
     "products in FP4": in_fp4,
     "products": products, "tiled products": tiled_products, "attention": attention, "tiled attention": tiled_attention,
+    "documents": documents,
     "streaming": streaming, "tiled rows": tiled_rows, "collectives": collectives,
 }  # fmt: skip
 TILED = ("tiled products", "tiled attention", "tiled rows")

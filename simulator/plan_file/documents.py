@@ -1,0 +1,186 @@
+"""Documents that sequences are packed with and that attention keeps apart: read, checked, and told."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import InputError, NotYetError
+from joulecast.files import csv_table, positive, positive_whole, read_text
+from joulecast.model.cluster.extremes import slowest_of
+from joulecast.model.framework.packing import packed
+from joulecast.simulator.plan_file import names
+from joulecast.simulator.plan_file.source import Source
+
+if TYPE_CHECKING:
+    from joulecast.model.kernels.documents import Documents
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.schema_workload import WorkloadTable
+
+TOKENS, PACKING = "workload.document_tokens", "workload.document_packing"
+BACKEND = "implementation.attention_backend"
+#: Backends that go by lengths of documents (``cu_seqlens``) or by a list of squares, by whose code calls them.
+APART = {
+    "megatron": ("cudnn", "flash-attention-2", "flash-attention-3", "flash-attn-2"),
+    "joint": ("flash-attention-2", "flash-attention-3", "flash-attn-2", "flex"),
+    "transformers": ("flash-attention-3", "flash-attn-2", "flex"),
+    "torchtitan": ("flash-attention-2", "flash-attention-3", "flex"),
+}
+#: Those to which documents are a mask of the whole square, which they compute.
+SQUARE = {"megatron": ("unfused",), "joint": (), "transformers": ("cudnn", "unfused"), "torchtitan": ()}
+
+
+def read_documents(table: WorkloadTable, source: Source) -> dict[str, Any]:
+    """What the plan says of documents, and what they make of its sequences."""
+    if table.document_tokens is None:
+        if table.document_packing is not None:
+            raise source.error(
+                "how documents are packed says nothing without their lengths", PACKING, remedy=f"Give {TOKENS}."
+            )
+        return {}
+    given, packing = table.document_tokens, table.document_packing or "cut"
+    if isinstance(given, str):
+        given = names.resolve_path(given, ".csv", source, TOKENS)
+        lengths, counts = _file(given)
+    else:
+        lengths = given if isinstance(given, list) else [given]
+        counts = [1.0] * len(lengths)
+    if not lengths or min(lengths) < 1:
+        raise source.error("a document has one token at least", TOKENS, remedy="Give lengths of 1 or more.")
+    return {
+        "document_tokens": tuple(given) if isinstance(given, list) else given,
+        "document_packing": packing,
+        "packed": packed(tuple(lengths), tuple(counts), table.sequence_length, packing),
+    }
+
+
+def _file(path: str) -> tuple[list[int], list[float]]:
+    """Lengths, and how many documents are as long, of a CSV.
+
+    Raises
+    ------
+    InputError
+        It has no column of lengths, or a line of it no length.
+    """
+    columns, lines = csv_table(read_text(path, "CSV"), path)
+    if "tokens" not in columns:
+        remedy = "Name it tokens, with a column count beside it where lengths repeat."
+        raise InputError("no column of documents' lengths", file=path, line=1, remedy=remedy)
+    lengths, counts = list[int](), list[float]()
+    for line, cells in lines:
+        lengths.append(positive_whole(cells["tokens"], file=path, line=line, key="tokens"))
+        counted = "count" in cells
+        counts.append(positive(cells["count"], file=path, line=line, key="count") if counted else 1.0)
+    if not lengths:
+        raise InputError("no lengths of documents", file=path, remedy="Give one a line.")
+    return lengths, counts
+
+
+def slowest_documents(plan: Plan) -> Documents | None:
+    """Documents of the rank with most to do, for which the others wait: so many times those of the mean one."""
+    of = plan.workload.packed
+    if of is None or of.documents is None:
+        return None
+    return of.documents.times(imbalance(plan))
+
+
+def imbalance(plan: Plan) -> float:
+    """Pairs of positions that the slowest rank has, over the mean.
+
+    Ranks that meet in every layer (FSDP, experts) wait for the slowest of each micro-batch, replicas otherwise for that
+    of an iteration. Sums of sequences are taken to be normal, and no sequence has more pairs than one document.
+    """
+    of, split = plan.workload.packed, plan.parallelism
+    if of is None or of.documents is None or of.spread == 0.0:
+        return 1.0
+    meets = split.fsdp or split.expert_model_parallel_size > 1
+    sequences = plan.workload.micro_batch_size * (1 if meets else plan.microbatches)
+    most = plan.workload.sequence_length**2 / of.documents.squared
+    return min(1.0 + of.spread * slowest_of(plan.dp) / math.sqrt(sequences), most)
+
+
+def check_documents(plan: Plan, source: Source) -> None:
+    """Refuse documents where no kernel is known to keep them apart."""
+    run = plan.implementation
+    if run.attention_backend == "flex":
+        _flex(plan, source)
+    if plan.workload.packed is None or plan.workload.packed.documents is None:
+        return
+    code = _code(plan)
+    known = (*APART[code], *SQUARE[code])
+    if run.attention_backend not in known:
+        raise source.error(
+            f"documents of packed sequences in {run.attention_backend} under {_named(code)} are not known",
+            BACKEND,
+            remedy=f"Use one of {', '.join(known)}; or leave {TOKENS} out where attention sees all of a sequence.",
+            kind=NotYetError,
+        )
+    model, square = plan.workload.model, run.attention_backend in SQUARE[code]
+    ring = plan.cp > 1 and (plan.parallelism.cp_comm_type != "a2a" or run.modules == "torchtitan")
+    for what, wrong, key, remedy in (
+        ("windows", model.sliding_window > 0 and not square, "workload.model", "Use a model without"),
+        ("ALiBi", model.alibi and not square, "workload.model", "Use a model without"),
+        ("sequences split around a ring", ring, "parallelism.cp_comm_type", 'Use "a2a" in megatron or joint modules'),
+        ("deterministic attention", run.deterministic, "implementation.deterministic", "Leave it out"),
+        ("dropout of attention", run.dropout > 0, "implementation.dropout", "Leave it out"),
+        ("attention in FP8", bool(run.attention_precision), "implementation.attention_precision", "Leave it out"),
+        (
+            "tiles of attention",
+            any(name.startswith("attention") for name, _ in run.tiles),
+            "implementation.tiles",
+            "Leave attention out of it",
+        ),
+    ):
+        if wrong:
+            remedy = f"{remedy}, or leave {TOKENS} out where attention sees all of a sequence."
+            raise source.error(
+                f"documents of packed sequences with {what} are not known", key, remedy=remedy, kind=NotYetError
+            )
+
+
+def _flex(plan: Plan, source: Source) -> None:
+    """Flex attention is PyTorch's."""
+    run = plan.implementation
+    if run.framework == "megatron":
+        raise source.error("flex attention is PyTorch's", BACKEND, remedy="Use another backend.")
+    if plan.cp > 1:
+        remedy = "Use another backend, or parallelism.context_parallel_size = 1."
+        raise source.error("flex attention of split sequences is not known", BACKEND, remedy=remedy, kind=NotYetError)
+
+
+def _code(plan: Plan) -> str:
+    return "megatron" if plan.implementation.framework == "megatron" else plan.implementation.modules
+
+
+def _named(code: str) -> str:
+    return "modules of one's own" if code == "joint" else code
+
+
+def document_assumptions(plan: Plan) -> tuple[str, ...]:
+    """How documents lie in sequences, which kernels keep them apart, and for whom others wait."""
+    of, w = plan.workload.packed, plan.workload
+    if of is None:
+        return ()
+    if of.documents is None:
+        return (f"documents fill sequences of {w.sequence_length} tokens, one each",)
+    share = of.documents.squared / w.sequence_length**2
+    count = f"{of.documents.count:.3g} documents a sequence" + (", padding among them" if of.filled < 1.0 else "")
+    if w.document_packing == "cut":
+        how = f"documents are joined in random order and cut every {w.sequence_length} tokens"
+    else:
+        how = f"whole documents are packed where they leave the least room, and fill {of.filled:.1%} of a sequence"
+    said = [f"{how}: {count}, with {share:.3g} of the pairs of positions of one that fills it"]
+    if isinstance(w.document_tokens, int):
+        said[0] += "; all have one length, and of lengths that vary about it attention does more"
+    run = plan.implementation
+    if run.attention_backend in SQUARE[_code(plan)]:
+        said.append(
+            "attention takes documents as a mask and computes the whole square: a kernel for lengths of documents, or "
+            "one for packed sequences such as flash-attn-2, would not"
+        )
+        return tuple(said)
+    if (more := imbalance(plan)) > 1.0:
+        said.append(f"every rank is forecast as the one with most pairs, {more:.3g} times as many as the mean")
+    if plan.pp > 1 and of.spread > 0.0:
+        said.append("stages of a pipeline that wait for a micro-batch of longer documents are not forecast to")
+    return tuple(said)

@@ -1,0 +1,152 @@
+"""Documents in one sequence: pairs and blocks counted by hand and one by one, and what kernels take for them."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import joulecast as jc
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.documents import Documents, gathered
+from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.operators import Attention
+from joulecast.simulator.traces.operator_text import operator_text
+
+SEQUENCE = 8192
+GPU = jc.gpu("h200-sxm")
+
+
+def of(*lengths):
+    return gathered(np.array(lengths, dtype=float), np.ones(len(lengths)))
+
+
+def squares_one_by_one(lengths, size):
+    """Squares of a grid over the whole sequence that hold a pair of positions of one document."""
+    document = np.repeat(np.arange(len(lengths)), lengths)
+    met = set()
+    for query in range(len(document)):
+        first = query - query % size
+        for key in {max(0, k) for k in range(0, first + 1, size)}:
+            keys = np.arange(key, min(key + size, query + 1))
+            if (document[keys] == document[query]).any():
+                met.add((query // size, key // size))
+    return len(met)
+
+
+def test_pairs_and_blocks_of_three_documents_by_hand():
+    # In steps of 64 keys the three blocks of 300 tokens take 2, 4 and 5, those of 128 and of 84 take 2 each.
+    found = of(300, 128, 84)
+    blocks = found.blocks(128)
+    assert (blocks.queries, blocks.squares, blocks.longest, blocks.more) == (4.0, 7.5, 3.0, 300 / 128)
+    assert found.squared == 300**2 + 128**2 + 84**2
+    kernel = Attention(2, 4, 1, 512, 64, documents=found)
+    assert kernel.flops == 2 * 2 * 4 * 2 * 64 * found.squared / 2
+
+
+def test_a_backward_has_five_products_of_these_pairs():
+    forward, backward = (
+        Attention(1, 8, 8, 512, 128, direction=way, documents=of(300, 212)) for way in ("forward", "backward")
+    )
+    assert backward.flops == 2.5 * forward.flops
+
+
+def test_documents_of_whole_blocks_lie_on_the_grid():
+    found = of(256, 384, 128)
+    assert found.grid(128) == replace(found.blocks(128), more=0.0)
+    assert found.grid(128).squares == squares_one_by_one([256, 384, 128], 128)
+
+
+def test_squares_of_a_grid_are_the_mean_over_where_documents_begin():
+    lengths, size = [200, 70, 330, 90, 36, 600, 45, 165], 32
+    generator = np.random.default_rng(3)
+    drawn = [generator.permutation(lengths) for _ in range(200)]
+    mean = np.mean([squares_one_by_one(one, size) for one in drawn])
+    assert of(*lengths).grid(size).squares == pytest.approx(mean, rel=0.01)
+
+
+def test_the_longest_block_is_the_mean_over_sequences():
+    # One sequence in ten has a document of 1,024, the others one of 512.
+    assert Documents(((128.0, 4.2), (512.0, 0.9), (1024.0, 0.1))).blocks(128).longest == pytest.approx(
+        0.1 * 8 + 0.9 * 4
+    )
+    assert of(1024, 512, 512).blocks(128).longest == 8.0
+
+
+def test_gathered_lengths_keep_pairs_and_blocks():
+    lengths = np.random.default_rng(0).integers(1, 3000, 500)
+    found = of(*lengths)
+    assert len(found.pieces) <= 3000 / 64 + 1
+    assert found.squared == pytest.approx(sum(int(length) ** 2 for length in lengths))
+    steps = sum(math.ceil(min(n, 128 * i) / 64) for n in lengths for i in range(1, math.ceil(n / 128) + 1))
+    assert found.blocks(128).squares == pytest.approx(steps / 2)
+
+
+@pytest.mark.parametrize("backend", ["flash-attention-2", "flash-attn-2", "cudnn", "te-cudnn", "flex"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_shorter_documents_take_less_but_never_nothing(backend, direction):
+    def forecast(documents):
+        return GPU.predict(
+            Attention(1, 32, 8, SEQUENCE, 128, backend=backend, direction=direction, documents=documents),
+            clock_mhz=1500,
+        )
+
+    found = [forecast(of(*[length] * (SEQUENCE // length))) for length in (128, 512, 2048, 4096)]
+    times = [one.time_s for one in found]
+    assert times == sorted(times)
+    assert [one.energy_j for one in found] == sorted(one.energy_j for one in found)
+    assert times[-1] < forecast(None).time_s
+    # Blocks of queries begin and end, whatever they have to do.
+    assert times[0] > forecast(None).time_s * 128 / SEQUENCE
+
+
+def test_short_documents_lose_the_rest_of_their_blocks():
+    # Of one host an H200 took 103.7, 105.7 and 122.3 us for 8,192 positions in documents of 128, 64 and 96.
+    times = [
+        GPU.predict(
+            Attention(1, 32, 8, 6144, 128, backend="flash-attention-2", documents=of(*[length] * (6144 // length))),
+            clock_mhz=1500,
+        ).time_s
+        for length in (128, 64, 96)
+    ]
+    assert times[1] / times[0] == pytest.approx(105.7 / 103.7, abs=0.03)
+    assert times[2] / times[0] == pytest.approx(122.3 / 103.7, abs=0.05)
+
+
+def test_kernels_with_and_without_documents_are_forecast_together():
+    plain = Attention(1, 32, 8, SEQUENCE, 128, backend="flash-attention-2")
+    apart = Attention(1, 32, 8, SEQUENCE, 128, backend="flash-attention-2", documents=of(*[1024] * 8))
+    model = gpu_model(GPU.description)
+    both = lower([plain, apart], model).core_cycles
+    assert both.tolist() == [lower([one], model).core_cycles[0] for one in (plain, apart)]
+
+
+def test_a_rank_with_more_to_do_has_more_documents():
+    found = Documents(((100.0, 3.0), (200.0, 1.0)))
+    assert found.times(1.5).squared == 1.5 * found.squared
+    assert found.times(1.0) is found
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"documents": ((512.0, 2.0),)}, "documents"),
+        ({"documents": Documents(())}, "documents"),
+        ({"documents": Documents(((2048.0, 1.0),))}, "documents"),
+        ({"documents": Documents(((512.0, 2.0),)), "window": 128}, "window"),
+        ({"documents": Documents(((512.0, 2.0),)), "tile": jc.Tile(128, 64)}, "tile"),
+        ({"documents": Documents(((512.0, 2.0),)), "causal": False}, "documents"),
+    ],
+)
+def test_documents_that_no_kernel_has_are_refused(options, key):
+    with pytest.raises(jc.InputError) as refused:
+        GPU.predict(jc.Attention(1, 8, 8, 1024, 128, backend="flash-attention-2", **options))
+    assert refused.value.key == key
+
+
+def test_a_trace_tells_documents_of_few_lengths():
+    few = jc.Attention(1, 8, 8, 1024, 128, documents=jc.Documents(((512.0, 2.0),)))
+    again = eval(operator_text(few), {"Attention": jc.Attention, "Documents": jc.Documents})
+    assert again == few
+    many = Documents(tuple((float(length), 1.0) for length in range(1, 40)))
+    assert "documents" not in operator_text(replace(few, documents=many))
