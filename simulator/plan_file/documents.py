@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, NotYetError
-from joulecast.files import csv_table, positive, positive_whole, read_text
 from joulecast.model.cluster.extremes import slowest_of
 from joulecast.model.framework.packing import packed
 from joulecast.simulator.plan_file import names
 from joulecast.simulator.plan_file.source import Source
+from joulecast.tables import read_table
 
 if TYPE_CHECKING:
     from joulecast.model.kernels.documents import Documents
@@ -62,15 +62,14 @@ def _file(path: str) -> tuple[list[int], list[float]]:
     InputError
         It has no column of lengths, or a line of it no length.
     """
-    columns, lines = csv_table(read_text(path, "CSV"), path)
-    if "tokens" not in columns:
+    table = read_table(path)
+    if "tokens" not in table.columns:
         remedy = "Name it tokens, with a column count beside it where lengths repeat."
         raise InputError("no column of documents' lengths", file=path, line=1, remedy=remedy)
     lengths, counts = list[int](), list[float]()
-    for line, cells in lines:
-        lengths.append(positive_whole(cells["tokens"], file=path, line=line, key="tokens"))
-        counted = "count" in cells
-        counts.append(positive(cells["count"], file=path, line=line, key="count") if counted else 1.0)
+    for line in table.lines:
+        lengths.append(line.whole("tokens"))
+        counts.append(line.positive("count") if "count" in table.columns else 1.0)
     if not lengths:
         raise InputError("no lengths of documents", file=path, remedy="Give one a line.")
     return lengths, counts
