@@ -66,6 +66,11 @@ def _embedding_backward(rows: int, columns: int, row: Configuration) -> tuple[St
     )
 
 
+def _adamw(parameters: int, tensors: int, row: Configuration) -> tuple[Streaming, ...]:
+    read, written = float(row["bytes_read"]), float(row["bytes_written"])
+    return (Streaming("adamw", read, written, elements=float(parameters), name="adamw"),)
+
+
 _COMPOSITES: dict[str, Callable[[int, int, Configuration], tuple[Streaming, ...]]] = {
     "rmsnorm_backward_both": _norm_backward_both,
     "layernorm_backward_both": _norm_backward_both,
@@ -73,5 +78,6 @@ _COMPOSITES: dict[str, Callable[[int, int, Configuration], tuple[Streaming, ...]
     "cross_entropy": _cross_entropy,
     "cross_entropy_backward": _cross_entropy_backward,
     "embedding_backward": _embedding_backward,
+    "adamw_bf16": _adamw,
 }
-_RENAMED = {"adamw_bf16": "adamw", "foreach_zero": "zero_grad"}
+_RENAMED = {"foreach_zero": "zero_grad"}

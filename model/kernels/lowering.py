@@ -30,6 +30,8 @@ from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
 from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
 from joulecast.model.kernels.head_width import REFERENCE, WIDE_ENERGY
+from joulecast.model.kernels.multi_tensor import FITTED_BYTES as MULTI_TENSOR
+from joulecast.model.kernels.multi_tensor import lower_steps
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
@@ -286,11 +288,12 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     data = "zeros" if first.pattern in CONSTANT_WRITES else first.data
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
+    late, cycles, overlap = column(operators, "late_s"), np.maximum(work.cycles, issued), column(operators, "overlap")
+    times = {"fixed_s": work.fixed_s + late, "core_cycles": cycles, "memory_s": work.memory_s, "overlap": overlap}
+    if pattern in MULTI_TENSOR:
+        times = lower_steps(operators, pattern, work, gpu)
     return {
-        "fixed_s": work.fixed_s + column(operators, "late_s"),
-        "core_cycles": np.maximum(work.cycles, issued),
-        "memory_s": work.memory_s,
-        "overlap": column(operators, "overlap"),
+        **times,
         "activity": column(operators, "activity"),
         "vector_j": worked * vector * PICO,
         "onchip_j": work.l2_bytes * gpu["power.l2_pj_per_byte"] * PICO,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.kernels.multi_tensor import BLOCK_VALUES, MOST_BLOCKS
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.parameters import ParameterTensor
 
@@ -23,8 +23,6 @@ FOR_LOOP = (
     ("unary", 1, 1),
     ("mul", 3, 1),  # quotient added to the parameter
 )
-#: Values that one launch of PyTorch's multi-tensor kernels handles: 320 blocks of 65,536.
-MULTI_TENSOR_ELEMENTS = 320 * 65536
 
 
 def optimizer_step(
@@ -127,12 +125,13 @@ def _for_loop(elements: float, tensors: int, dtype: str) -> tuple[Launch, ...]:
 
 
 def _many(pattern: str, name: str, elements: float, reads: float, writes: float, dtype: str) -> tuple[Launch, ...]:
-    """Equal multi-tensor launches that share ``elements``."""
-    if elements < 1:
-        return ()
-    count = math.ceil(elements / MULTI_TENSOR_ELEMENTS)
-    one = streaming(pattern, name, elements / count, reads=reads, writes=writes, dtype=dtype)
-    return (Launch(one.operator, repeat=count),)
+    """Multi-tensor launches that share ``elements``: whole ones, and one with the rest."""
+    whole, rest = divmod(elements, MOST_BLOCKS * BLOCK_VALUES)
+    return tuple(
+        replace(streaming(pattern, name, size, reads=reads, writes=writes, dtype=dtype), repeat=count)
+        for size, count in ((MOST_BLOCKS * BLOCK_VALUES, int(whole)), (rest, 1))
+        if count and size >= 1
+    )
 
 
 def _megatron_step(total: float, share: float, tensors: int, implementation: Implementation) -> tuple[Launch, ...]:

@@ -106,9 +106,10 @@ def test_a_pattern_with_a_wider_type_has_its_own_figures(h200):
     assert work[0] / work[1] == pytest.approx(ratio)
 
 
-def test_long_rows_are_read_again(h200):
+def test_long_and_unaligned_rows_are_read_again(h200):
     short, long = 100.0 * 1024, 512.0 * 1024
-    assert extra_read_passes("log_softmax", np.array([short, long]), h200).tolist() == [0.0, 1.0]
+    unaligned = 4.0 * 50257
+    assert extra_read_passes("log_softmax", np.array([short, long, unaligned]), h200).tolist() == [0.0, 1.0, 1.0]
     assert extra_read_passes("copy", np.array([long]), h200).tolist() == [0.0]
 
 
@@ -160,7 +161,7 @@ def test_a_softmax_takes_the_energy_of_its_values_not_of_their_bytes(h200):
 def test_one_stored_row_decides_for_a_log_softmax_and_all_rows_at_work_for_a_norm(h200):
     """Of 16 rows of a norm on an SM each has a sixteenth of its L1; a stored row has all of its shared memory."""
     whole = h200.device["shared_memory_per_sm_bytes"]
-    rows = np.array([whole / 20.0, whole / 10.0, whole, 1.01 * whole])
+    rows = 16.0 * np.floor(np.array([whole / 20.0, whole / 10.0, whole, 1.01 * whole]) / 16.0)
     assert extra_read_passes("log_softmax", rows, h200).tolist() == [0.0, 0.0, 0.0, 1.0]
     assert reread_share("rmsnorm", rows, h200).tolist() == [0.0, 1.0, 1.0, 1.0]
     assert not reread_share("log_softmax", rows, h200).any()

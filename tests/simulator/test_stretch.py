@@ -29,7 +29,7 @@ def both(examples: Path, name: str, parameter: str, *settings: str) -> tuple[np.
 @pytest.mark.parametrize("parameter", ["governor.wander", "governor.card_clock_spread"])
 def test_groups_wait_longer_for_the_slowest_where_clocks_wander_further(examples: Path, parameter: str) -> None:
     found, again = both(examples, "llama-3.1-70b-8xh200", parameter)
-    assert found.min() > 0.002 and found == pytest.approx(again, rel=0.09)
+    assert found.min() > 0.0015 and found == pytest.approx(again, rel=0.09)
 
 
 def test_replicas_wait_for_a_card_but_not_for_what_one_does_meanwhile(examples: Path) -> None:
