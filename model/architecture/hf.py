@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from importlib import resources
 from os.path import isdir  # of a name that no file can have, too: pathlib raises
@@ -13,11 +13,13 @@ from typing import Any
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
 from joulecast.files import parse_json, read_text
+from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
-from joulecast.model.architecture.hf_refused import FOREIGN, REFUSED
+from joulecast.model.architecture.hf_refused import FOREIGN, MAMBA, REFUSED
+from joulecast.model.architecture.hf_state_space import read_mixers, read_state_space
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm
 from joulecast.model.architecture.model_config import ModelConfig
@@ -122,18 +124,31 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if text_part else "")
     _refuse(reader, family)
     layers = reader.count(family.key("num_hidden_layers"))
-    experts = read_experts(reader, kind, family.experts, layers)
+    mixers = read_mixers(reader, family, layers)
     form = _form(reader, family)
     return ModelConfig(
         name=name,
         layers=layers,
         text_part=text_part,
-        experts=experts,
+        experts=_experts(reader, kind, family, layers, mixers),
+        state_space=read_state_space(reader, family),
+        mixers=mixers,
         **form,
         **_sizes(reader, family),
         **_positions(reader, family, layers, form),
         nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
     )
+
+
+def _experts(reader: Reader, kind: str, family: Family, layers: int, mixers: tuple[str, ...]) -> Experts | None:
+    """Experts, which stand in the layers of a hybrid that its file says."""
+    if not mixers:
+        return read_experts(reader, kind, family.experts, layers)
+    turns = tuple("E" in one for one in mixers)
+    if not any(turns):
+        return None
+    experts = read_experts(reader, kind, family.experts, layers)
+    return None if experts is None else replace(experts, turns=() if all(turns) else turns)
 
 
 #: What a file may switch where a family has a key for it: of :class:`LayerForm`, and the field of :class:`Family` with
@@ -220,14 +235,14 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
 
 
 def _not_described(what: str, file: str, key: str) -> NotYetError:
-    remedy = "Use a model whose layers have attention and an MLP or experts alone."
+    remedy = "Use a model whose layers have attention, Mamba-2, an MLP or experts alone."
     return NotYetError(f"{what}, which is not implemented", file=file, key=key, remedy=remedy)
 
 
 def _refuse(reader: Reader, family: Family) -> None:
     """What a family's code may do and is not known here."""
     for key, layers in FOREIGN.items():
-        if reader.data.get(key):
+        if reader.data.get(key) and not (family.state_space is not None and layers == MAMBA):
             raise _not_described(f"a file with {key} is of a model that has {layers}", reader.file, reader.prefix + key)
     for key in family.refused:
         if reader.flag(key, False):

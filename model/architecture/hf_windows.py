@@ -20,6 +20,8 @@ def read_windows(reader: Reader, family: Family, layers: int) -> tuple[int, tupl
     InputError
         For types of layers that are not known, or not as many as layers.
     """
+    if family.state_space is not None:
+        return 0, ()
     key = family.key("sliding_window")
     _check_types(reader, family)
     if reader.data.get(key) is None or not reader.flag("use_sliding_window", True):
@@ -40,6 +42,10 @@ def read_rotary_pattern(
     InputError
         For a list that has less than one entry for each layer, or others than 0 and 1.
     """
+    if family.plain_layers == "all":
+        return (False,)
+    if family.plain_layers == "asked":
+        return () if reader.data.get("position_embedding_type") == "rope" else (False,)
     if family.plain_layers in ("global", "beside windows"):
         rotated = window or (family.plain_layers == "beside windows" and reader.data.get("sliding_window") is None)
         return local if rotated else (False,)

@@ -23,11 +23,12 @@ def training_flops(config: ModelConfig, sequence: int, tokens: float, adapters: 
     ``adapters``: so many weights are trained beside the model's, which are frozen and take 2 operations backward.
     """
     layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
+    scans = sum(count * kind.state_space.scan_operations(sequence) for kind, count in layers if kind.state_space)
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
     seen = sum(count * _seen(kind, sequence) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
-    whole = 3.0 * tokens * (2.0 * weights + pairs)
+    whole = 3.0 * tokens * (2.0 * weights + pairs + scans)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
 
 
@@ -45,6 +46,8 @@ def chunk_share(chunk: int, sequence: int) -> float:
 
 def _seen(config: ModelConfig, sequence: int) -> float:
     """Share of the pairs under a causal mask that a model of like layers sees."""
+    if not config.attends:
+        return 0.0
     if not config.window:
         return 1.0
     return (chunk_share if config.chunked else seen_share)(config.window, sequence)
@@ -52,12 +55,18 @@ def _seen(config: ModelConfig, sequence: int) -> float:
 
 def matrix_elements(config: ModelConfig) -> int:
     """Elements of the matrices of one layer that one token meets, the layer having experts where the model has."""
-    gates = 2 if config.gated_mlp else 1
-    if config.latent is not None:
+    gates, attention = 2 if config.gated_mlp else 1, 0
+    if config.state_space is not None:
+        attention = config.hidden * (config.state_space.projected + config.state_space.inner)
+    elif not config.attends:
+        pass
+    elif config.latent is not None:
         norms = config.latent.kv_rank + config.latent.query_rank
         attention = config.latent.parameters(config.hidden, config.heads) - norms
     else:
         attention = config.hidden * (config.qkv_width + config.attention_width)
+    if not config.feeds_forward:
+        return attention
     if config.experts is None:
         return attention + config.hidden * config.ffn * (gates + 1)
     experts = replace(config.experts, bias=False)
