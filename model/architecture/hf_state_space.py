@@ -72,8 +72,7 @@ def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
         "must say what each layer is made of",
         file=reader.file,
         key=reader.prefix + key,
-        remedy=f"Give a list of {', '.join(names)}"
-        + ("." if keys.followed else f", or a string of {' '.join(known)}."),
+        remedy=f"Give a list of {', '.join(names)}, or a string of {' '.join(known)}.",
     )
 
 
@@ -119,6 +118,5 @@ def _head_dim(reader: Reader, keys: StateSpaceKeys) -> int:
     """Size of a head, which Bamba's files may leave to the factor of expansion (``auto``)."""
     if reader.data.get(keys.head_dim) not in (None, "auto"):
         return reader.count(keys.head_dim)
-    return reader.divide(
-        reader.count(keys.expand, 2) * reader.count("hidden_size"), reader.count(keys.heads), keys.heads
-    )
+    inner = reader.count(keys.expand, 2) * reader.count("hidden_size")
+    return reader.divide(inner, reader.count(keys.heads), keys.heads)

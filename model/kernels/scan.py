@@ -3,8 +3,8 @@
     t = t0 + ((flop / (η·R·f))^p + (bytes / (φ·B_HBM))^p)^(1/p)
 
 Each kernel reaches a share η of the rate R at which the matrix units multiply its type, and a share φ of the memory's
-bandwidth. The scan of T tokens takes chunks of Q positions, in which H heads of P values, in G groups, work on states of
-N values a value. One Triton kernel makes each of these (``mamba_ssm/ops/triton/ssd_*.py`` of state-spaces/mamba):
+bandwidth. The scan of T tokens takes chunks of Q positions, in which H heads of P values, in G groups, work on states
+of N values a value. One Triton kernel makes each of these (``mamba_ssm/ops/triton/ssd_*.py`` of state-spaces/mamba):
 
     forward    cumsum    decays of each chunk, summed: no matrix product
                state     what each chunk adds to the state, Bᵀ·x                                 2·T·N·P·H

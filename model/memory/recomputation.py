@@ -32,9 +32,8 @@ def saved_bytes(s: Shard) -> float:
     if run.recomputes("layernorm"):
         saved += s.norm_tokens * hidden * narrow * (1 + of_latent) * s.config.attends
         # The second norm's output goes to the router in its own type, and to an MLP's product.
-        saved += (
-            0.0 if whole_mlp or not s.config.feeds_forward else s.norm_tokens * hidden * (wide if experts else narrow)
-        )
+        second = s.norm_tokens * hidden * (wide if experts else narrow)
+        saved += 0.0 if whole_mlp else second * s.config.feeds_forward
     if s.config.latent is not None and run.recomputes("mla_up_proj"):
         saved += s.tokens * s.qkv_width * wide + s.norm_tokens * normed_latents(s.config.latent) * narrow
     if experts:

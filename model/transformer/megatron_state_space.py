@@ -1,4 +1,4 @@
-"""A state-space mixer in Megatron: norm and projection column-parallel, scan of a rank's heads, projection row-parallel.
+"""A state-space mixer in Megatron: norm, projection that splits its outputs, scan, and one that splits its inputs.
 
 ``mamba_split_conv1d_scan_combined`` runs between them without the norm, which follows it. Heads and their groups are
 split over tensor-parallel ranks, and nothing is exchanged between the projections. Sequences of several in a
