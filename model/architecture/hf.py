@@ -23,6 +23,7 @@ from joulecast.model.architecture.hf_state_space import read_mixers, read_state_
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.state_space import expert_turns
 
 #: Key of the number of modules that predict further tokens.
 NEXTN = "num_nextn_predict_layers"
@@ -144,11 +145,10 @@ def _experts(reader: Reader, kind: str, family: Family, layers: int, mixers: tup
     """Experts, which stand in the layers of a hybrid that its file says."""
     if not mixers:
         return read_experts(reader, kind, family.experts, layers)
-    turns = tuple("E" in one for one in mixers)
-    if not any(turns):
+    if not any("E" in one for one in mixers):
         return None
     experts = read_experts(reader, kind, family.experts, layers)
-    return None if experts is None else replace(experts, turns=() if all(turns) else turns)
+    return None if experts is None else replace(experts, turns=expert_turns(mixers))
 
 
 #: What a file may switch where a family has a key for it: of :class:`LayerForm`, and the field of :class:`Family` with
@@ -180,7 +180,7 @@ def _form(reader: Reader, family: Family) -> dict[str, Any]:
         "logit_softcap": reader.number("final_logit_softcapping", 0.0) > 0.0,
         "activation": _activation(reader, family),
         "gelu_formula": _activation_word(reader, family) in FORMULAS,
-        "rotary": family.rotary and not family.alibi and not switched["alibi"],
+        "rotary": family.rotary and not (family.alibi or switched["alibi"] or _positionless(reader, family)),
         "rotary_fraction": fraction,
         "scaled_rotary": scaled,
         "rope_theta": theta,
@@ -205,7 +205,7 @@ def _sizes(reader: Reader, family: Family) -> dict[str, Any]:
 
 def _positions(reader: Reader, family: Family, layers: int, form: Mapping[str, Any]) -> dict[str, Any]:
     """How far the model sees: its table of positions, and which layers are local or have no rotary embedding."""
-    untabled = form["rotary"] or form["alibi"]
+    untabled = form["rotary"] or form["alibi"] or _positionless(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if untabled else None)
     window, pattern = read_windows(reader, family, layers)
     return {
@@ -215,6 +215,12 @@ def _positions(reader: Reader, family: Family, layers: int, form: Mapping[str, A
         "sliding_window": window,
         "window_pattern": pattern,
     }
+
+
+def _positionless(reader: Reader, family: Family) -> bool:
+    """Whether no layer is told positions, as state spaces tell their order to the others."""
+    asked = family.positions == "asked" and reader.data.get("position_embedding_type") != "rope"
+    return family.positions == "none" or asked
 
 
 def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:

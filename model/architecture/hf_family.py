@@ -69,12 +69,12 @@ class Family(LayerForm):
     mixers. ``defaults`` are sizes that a file leaves out where they are the code's own. Of layers in turn
     ``period - 1`` see a window alone and the last one all; 0: all are alike. ``local_type`` is what ``layer_types``
     calls a local layer; ``plain_layers`` says which have no rotary embedding: those that see all (``global``; ``beside
-    windows`` if there are any), those that ``no_rope_layers`` lists with a 0 (``listed``), all (``all``), or all unless
-    ``position_embedding_type`` is rope (``asked``). ``text_of``: a file of this type has a text model in its
-    ``text_config``, of this type unless it says another. ``parallel_key``, ``qk_norm_key``, ``scaled_key`` and
-    ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling, and ALiBi, where ``shared_norm`` is
-    of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives a file's own keys in the common
-    ones' form.
+    windows`` if there are any), or those that ``no_rope_layers`` lists with a 0 (``listed``). ``positions``: none is
+    told to any layer (``none``), or none unless ``position_embedding_type`` is rope (``asked``). ``text_of``: a file of
+    this type has a text model in its ``text_config``, of this type unless it says another. ``parallel_key``,
+    ``qk_norm_key``, ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling,
+    and ALiBi, where ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives
+    a file's own keys in the common ones' form.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +87,7 @@ class Family(LayerForm):
     extra_positions: int = 0
     local_type: str = "sliding_attention"
     plain_layers: str = ""
+    positions: str = ""
     experts: ExpertKeys | None = None
     latent: bool = False
     state_space: StateSpaceKeys | None = None

@@ -41,7 +41,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         attention_bias_key="attention_bias",
         output_follows=True,
         mlp_bias_key="mlp_bias",
-        plain_layers="all",
+        positions="none",
         experts=ExpertKeys(
             count="n_routed_experts",
             shared_width="moe_shared_expert_intermediate_size",
@@ -81,7 +81,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         attention_bias_key="attention_bias",
         output_follows=True,
         joint_up=True,
-        plain_layers="asked",
+        positions="asked",
         scaled_embeddings=True,
         scaled_branches=True,
         scaled_logits=True,
@@ -97,7 +97,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
     ),
     "mamba2": Family(
         tied_embeddings=False,
-        plain_layers="all",
+        positions="none",
         state_space=StateSpaceKeys(
             state="state_size",
             groups="n_groups",

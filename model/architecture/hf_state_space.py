@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.hf_family import Family, StateSpaceKeys
-from joulecast.model.architecture.hf_reader import Reader
+from joulecast.model.architecture.hf_reader import Reader, shortest
 from joulecast.model.architecture.state_space import StateSpace
 
 #: Letters of Nemotron-H's ``hybrid_override_pattern``, which are also our mixers, and what ``layers_block_type`` calls
@@ -51,7 +51,7 @@ def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
             remedy="Name one for each.",
         )
     second = "" if not keys.followed else "E" if family.experts and reader.whole(family.experts.count) else "-"
-    return _shortest([mixer + second for mixer in mixing])
+    return shortest([mixer + second for mixer in mixing])
 
 
 def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
@@ -74,13 +74,6 @@ def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
         key=reader.prefix + key,
         remedy=f"Give a list of {', '.join(names)}, or a string of {' '.join(known)}.",
     )
-
-
-def _shortest(mixers: Sequence[str]) -> tuple[str, ...]:
-    """The shortest pattern that repeats to a longer one."""
-    layers = len(mixers)
-    periods = (n for n in range(1, layers + 1) if all(mixers[i] == mixers[i % n] for i in range(layers)))
-    return tuple(mixers[: next(periods)])
 
 
 def read_state_space(reader: Reader, family: Family) -> StateSpace | None:

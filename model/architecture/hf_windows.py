@@ -42,10 +42,6 @@ def read_rotary_pattern(
     InputError
         For a list that has less than one entry for each layer, or others than 0 and 1.
     """
-    if family.plain_layers == "all":
-        return (False,)
-    if family.plain_layers == "asked":
-        return () if reader.data.get("position_embedding_type") == "rope" else (False,)
     if family.plain_layers in ("global", "beside windows"):
         rotated = window or (family.plain_layers == "beside windows" and reader.data.get("sliding_window") is None)
         return local if rotated else (False,)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 #: What a layer of a hybrid may be made of, in this order: a state space or attention, then an MLP or experts. Each part
 #: stands behind a norm of its own and is added to the residual stream.
 MIXERS = ("M", "*", "-", "E", "M-", "*-", "ME", "*E")
+
+
+def expert_turns(mixers: Sequence[str]) -> tuple[bool, ...]:
+    """Which layers of a hybrid have experts, as :class:`~joulecast.model.architecture.experts.Experts` has it."""
+    turns = tuple("E" in one for one in mixers)
+    return () if all(turns) else turns
 
 
 @dataclass(frozen=True, slots=True)

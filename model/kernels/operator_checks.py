@@ -79,7 +79,7 @@ def _check_streaming(streaming: Streaming, gpu: GpuModel) -> None:
 
 
 def _check_scan(scan: Scan) -> None:
-    from joulecast.model.kernels.scan import WORK
+    from joulecast.model.kernels.scan_work import WORK
 
     _named(scan, "kernel", "kernel of a state-space mixer", tuple(WORK))
     _named(scan, "dtype", "data type of a scan", ATTENTION_DTYPES[:2])

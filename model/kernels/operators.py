@@ -319,7 +319,7 @@ class Scan(HashedOnce):
     Parameters
     ----------
     kernel
-        Which: a name of :data:`joulecast.model.kernels.scan.WORK`.
+        Which: a name of :data:`joulecast.model.kernels.scan_work.WORK`.
     heads, head_dim, groups, state, chunk
         Of the mixer, as :class:`joulecast.model.architecture.state_space.StateSpace` has them.
     gated

@@ -21,9 +21,11 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Scan
 
-#: Passes over a step and a decay of every head and token by PyTorch's own kernels in the backward: a copy of the steps,
-#: a sum over each chunk from its end (two turns and the sum), three additions and a rounding.
-STEP_PASSES = ("copy", "turn", "sum", "turn_back", "add", "add_more", "add_last", "round")
+#: Passes over a step of every head and token by PyTorch's own kernels in the backward: a copy of the steps, a sum over
+#: each chunk from its end (two turns and the sum), and two additions.
+STEP_PASSES = ("copy", "turn", "sum", "turn_back", "add", "add_more")
+#: Buffers that the backward sets to zero, and sums over few numbers beside those of :func:`_summed`.
+ZEROED, SMALL_SUMS = 9, 4
 #: Names of the parameters between the projections.
 SCALARS = ("step.bias", "decay", "skip")
 
@@ -71,15 +73,22 @@ def _summed(s: Shard) -> tuple[Launch, ...]:
     m = mixer_of(s)
     shared, pairs = s.tokens * m.groups * m.state, s.tokens * m.groups * min(m.chunk, s.sequence)
     return tuple(
-        streaming("unary", f"scan.{name}.sum", values, dtype="fp32")
+        streaming("reduce", f"scan.{name}.sum", values, dtype="fp32")
         for name, values in (("db", shared), ("dc", shared), ("dcb", pairs))
     )
 
 
 def _steps(s: Shard) -> tuple[Launch, ...]:
-    """Small kernels on steps and decays."""
-    values = s.tokens * mixer_of(s).heads
-    return tuple(streaming("unary", f"scan.steps.{one}", values, dtype="fp32") for one in STEP_PASSES)
+    """Small kernels on steps and decays, and on sums of what thread blocks found."""
+    m = mixer_of(s)
+    values = s.tokens * m.heads
+    zeros = streaming("fill", "scan.zeros", m.heads, reads=0, dtype="fp32")
+    sums = streaming("reduce", "scan.small.sum", s.tokens / min(m.chunk, s.sequence) * m.heads, dtype="fp32")
+    return (
+        *(streaming("unary", f"scan.steps.{one}", values, dtype="fp32") for one in STEP_PASSES),
+        replace(zeros, repeat=ZEROED),
+        replace(sums, repeat=SMALL_SUMS),
+    )
 
 
 def scalars(s: Shard) -> dict[str, int]:

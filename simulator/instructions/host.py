@@ -28,7 +28,7 @@ LOOPED_LAUNCH = 0.048
 #: Host's time for one of PyTorch's own operations over that of a module's launch: 55 us where modules' take 280
 #: [estimate, +-40 %]. How names of kernels begin that Megatron leaves to such operations.
 OPERATION = 0.2
-OPERATIONS = ("rotary.unfused.", "gate.clamp.", "experts.down.bias.")
+OPERATIONS = ("rotary.unfused.", "gate.clamp.", "experts.down.bias.", "scan.")
 #: Host's time for a launch in the backward, which autograd walks in C++, over that in the forward [estimate, +-40 %].
 BACKWARD_LAUNCH = 0.5
 #: Launches that an exchange among experts costs it beside its own: 64 experts on two GPUs [estimate, +-50 %].

@@ -10,7 +10,7 @@ from typing import Any
 import joulecast as jc
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.kernels.operators import Operator, Scan
-from joulecast.model.kernels.scan import WORK
+from joulecast.model.kernels.scan_work import WORK
 
 ODD = (1, 1000, 4096, 129, 8192, 64, 500, 16384, 24, 2560, 7000, 256)
 
