@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from math import gcd
 from typing import NamedTuple
 
 from joulecast.model.architecture.experts import Experts, LatentAttention
@@ -107,6 +108,12 @@ class ModelConfig(LayerForm):
     def feeds_forward(self) -> bool:
         """Whether layers have an MLP or experts."""
         return not self.mixers or any(mixers[-1] in "-E" for mixers in self.mixers)
+
+    @property
+    def split_heads(self) -> int:
+        """Heads that tensor-parallel ranks share alike: attention's, and those of state spaces with their groups."""
+        shared = () if self.state_space is None else (self.state_space.heads, self.state_space.groups)
+        return gcd(*shared, *((self.heads,) if self.attends else ()))
 
     @property
     def halves(self) -> int:

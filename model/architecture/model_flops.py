@@ -2,9 +2,10 @@
 
 Every weight of a matrix product that a token meets takes 2 operations forward and 4 backward; attention takes 4·D for
 every pair of positions and head, half of the pairs being masked, and twice that backward. Only the experts that a token
-is sent to count, and of pairs those within a local layer's window. Recomputation, padding and imbalance do not. Norms
-and element-wise work are left out. A module that predicts a further token counts as a layer, an output head and its
-projection.
+is sent to count, and of pairs those within a local layer's window. A state space takes the products of its chunked scan
+(:meth:`~joulecast.model.architecture.state_space.StateSpace.scan_operations`). Recomputation, padding and imbalance do
+not. Norms and element-wise work are left out. A module that predicts a further token counts as a layer, an output head
+and its projection.
 
 Source: Narayanan et al., arXiv 2104.04473, appendix; Chowdhery et al., PaLM, arXiv 2204.02311, appendix B (masked pairs
 are counted there too).
@@ -30,6 +31,22 @@ def training_flops(config: ModelConfig, sequence: int, tokens: float, adapters: 
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
     whole = 3.0 * tokens * (2.0 * weights + pairs + scans)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
+
+
+def megatron_flops(config: ModelConfig, sequence: int, tokens: float) -> float:
+    """Operations of a step as Megatron counts them: :func:`training_flops` but for state spaces.
+
+    Of each of these it takes twice the hidden size for the values of a token, however many its heads have, and 7
+    operations for each of them and of its states (``mamba_layer_flops`` in ``megatron/training/training.py``).
+    """
+    counted = training_flops(config, sequence, tokens)
+    for kind, count in config.runs(0, config.layers):
+        mixer = kind.state_space
+        if mixer is not None:
+            inner = 2 * config.hidden
+            products = 2.0 * config.hidden * (3 * inner - 3 * mixer.inner)
+            counted += 3.0 * tokens * count * (products + 7.0 * inner * mixer.state - mixer.scan_operations(sequence))
+    return counted
 
 
 def seen_share(window: int, sequence: int) -> float:

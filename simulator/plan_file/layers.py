@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from joulecast.errors import NotYetError
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.model_flops import megatron_flops, training_flops
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
@@ -290,6 +291,8 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append("attention is PyTorch's own, which is given a mask and computes the whole square")
     if model.alibi:
         said.append(_alibi(plan))
+    if model.state_space is not None:
+        said += _state_spaces(plan)
     if model.text_part:
         said.append("the model's part that reads text is trained, alone")
     return tuple(said)
@@ -316,6 +319,17 @@ def _sinks(run: Implementation) -> str:
     if run.moe_fused_mlp:
         return f"{held}, and experts' products their clamps and biases"
     return f"{held}; clamps and biases of experts run in PyTorch's own kernels, which are counted from Megatron's code"
+
+
+def _state_spaces(plan: Plan) -> tuple[str, ...]:
+    """Whose kernels scan, and how Megatron counts what they do."""
+    w, tokens = plan.workload, float(plan.tokens)
+    scans = "state spaces run in mamba_ssm's Triton kernels, tuned and compiled, at the pace of those of an H200"
+    if plan.implementation.framework != "megatron":
+        return (scans,)
+    more = megatron_flops(w.model, w.sequence_length, tokens) / training_flops(w.model, w.sequence_length, tokens) - 1
+    counted = f"Megatron counts {abs(100 * more):.1f} % {'more' if more > 0 else 'fewer'} operations of a step"
+    return scans, f"{counted}: it scans twice the hidden size, by 7 of them for each value and each of its states"
 
 
 def _window(plan: Plan) -> str:
