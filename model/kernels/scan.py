@@ -56,6 +56,7 @@ PACES = {
     "conv_backward": Pace(bandwidth=0.44),
     "norm": Pace(bandwidth=0.82),
     "norm_backward": Pace(bandwidth=0.53, step=1420.0),
+    "norm_again": Pace(bandwidth=0.53, step=1420.0),
 }
 #: Exponent of the smooth maximum (p), and time beside both (t0) [s], fitted to the same.
 OVERLAP, FIXED_S = 2.0, 2.5e-6

@@ -30,7 +30,7 @@ Dao and Gu, Transformers are SSMs, arXiv 2405.21060, section 6.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,6 +241,12 @@ def _norm_backward(s: ScanSizes) -> ScanWork:
     return ScanWork(s.narrow((3.0 + 2.0 * s.gate) * s.inner), spread=rows * (1.0 + row / NORM_ROW))
 
 
+def _norm_again(s: ScanSizes) -> ScanWork:
+    """The same where its result is made again for the gradient of the weight behind it."""
+    once = _norm_backward(s)
+    return replace(once, bytes=once.bytes + s.narrow(s.inner))
+
+
 #: Work of every kernel.
 WORK: dict[str, Callable[[ScanSizes], ScanWork]] = {
     "cumsum": _cumsum,
@@ -263,4 +269,5 @@ WORK: dict[str, Callable[[ScanSizes], ScanWork]] = {
     "conv_backward": _conv_backward,
     "norm": _norm,
     "norm_backward": _norm_backward,
+    "norm_again": _norm_again,
 }

@@ -10,7 +10,7 @@ from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
-from joulecast.model.transformer import modules_layer, state_space
+from joulecast.model.transformer import modules_layer, modules_shared, state_space
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -139,7 +139,7 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
         yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)
         yield ParameterTensor("experts.down.bias", e.experts * hidden, expert=True)
     if experts.shared_ffn:
-        apart = s.config.gated_mlp and s.implementation.modules == "transformers"
+        apart = s.implementation.modules == "transformers" and not modules_shared.one_product(s)
         for name, width in (("gating", s.ffn), ("up", s.ffn)) if apart else (("up", s.up_width),):
             yield ParameterTensor(f"shared_{name}.weight", width * hidden, linear=True)
         yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True)

@@ -24,6 +24,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *linear.column_forward("norm1", "in_proj", s, m.projected),
         *_turned("in_proj.turn", s, m.projected),
+        *state_space.decays(s),
         *state_space.forward(s, gates=True),
         *_turned("scan.turn", s, m.inner),
         *linear.row_forward("out_proj", s, m.inner),
@@ -41,6 +42,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *linear.row_backward("out_proj", s, m.inner),
         *_turned("scan.turn.grad", s, m.inner),
         *state_space.backward(s, gates=True),
+        *state_space.decays(s, ".grad"),
         *(one for name, size in state_space.scalars(s).items() for one in accumulation(name, size, run)),
         *_turned("in_proj.turn.grad", s, m.projected),
         *bias_backward(s, "in_proj", s.tokens, m.projected, m.projection_bias),

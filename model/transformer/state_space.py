@@ -51,11 +51,19 @@ def forward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
     return (*chunks, kernel("scan", s, gated=gates), kernel("norm", s, gated=not gates))
 
 
+def decays(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
+    """Each head's decay, minus the exponential of its parameter in fp32, or the gradient of that."""
+    return (replace(streaming("unary", f"scan.decays{suffix}", mixer_of(s).heads, dtype="fp32"), repeat=3),)
+
+
 def backward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
-    """Gradient of :func:`forward`, those of parameters without their sums."""
+    """Gradient of :func:`forward`, those of parameters without their sums.
+
+    Where the norm multiplies by the gate it makes its result again, which the second projection's gradient reads.
+    """
     again = (kernel(name, s, again=True) for name in ("cumsum", "bmm", "state", "pass_wide"))
     return (
-        kernel("norm_backward", s, gated=not gates),
+        kernel("norm_backward", s) if gates else kernel("norm_again", s, gated=True),
         kernel("conv", s, again=True),
         *again,
         *((kernel("dz", s),) if gates else ()),

@@ -108,6 +108,12 @@ def test_kernels_of_fitted_shapes_are_met() -> None:
     assert np.abs(found).mean() < 0.05 and np.abs(found).max() < 0.25
 
 
+def without_projection(operator):
+    """The same kernel as recorded, where no gradient of a second projection reads the norm's result again."""
+    again = isinstance(operator, Scan) and operator.kernel == "norm_again"
+    return replace(operator, kernel="norm_backward") if again else operator
+
+
 def test_whole_scans_are_met() -> None:
     """Forwards and backwards with all that PyTorch runs beside Triton's kernels."""
     clock, layer = clocks(), load_model("nemotron-h-8b").kinds[0]
@@ -119,7 +125,8 @@ def test_whole_scans_are_met() -> None:
             ("forward", state_space.forward(s, gates=False)),
             ("backward", state_space.backward(s, gates=False)),
         ):
-            forecast = sum(one.repeat * alone(one.operator, clock[shape, direction]).time_s[0] for one in launches)
+            kernels = [(one.repeat, without_projection(one.operator)) for one in launches]
+            forecast = sum(count * alone(one, clock[shape, direction]).time_s[0] for count, one in kernels)
             measured = 1e-6 * sum(
                 float(row["total_us"])
                 for row in rows("kernels")

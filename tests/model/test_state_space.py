@@ -217,7 +217,7 @@ def test_megatron_gates_within_the_scan_and_transformers_within_the_norm() -> No
         for run in (MEGATRON, USERS)
     }
     assert gated["megatron"]["scan"] and not gated["megatron"]["norm"] and "dz" in gated["megatron"]
-    assert gated["pytorch-eager"]["norm_backward"] and "dz" not in gated["pytorch-eager"]
+    assert gated["pytorch-eager"]["norm_again"] and "dz" not in gated["pytorch-eager"]
 
 
 def test_several_sequences_are_turned_in_megatron() -> None:
