@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from joulecast.model.cluster.fabric import Fabric
-    from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
+    from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Scan, Streaming, Tile
 
 __version__ = "0.1.0"
 
@@ -40,6 +40,7 @@ _HOMES = {
     "JoulecastError": "joulecast.errors",
     "NotYetError": "joulecast.errors",
     "RowTile": "joulecast.model.kernels.operators",
+    "Scan": "joulecast.model.kernels.operators",
     "Streaming": "joulecast.model.kernels.operators",
     "Tile": "joulecast.model.kernels.operators",
     "UnknownNameError": "joulecast.errors",
@@ -65,6 +66,7 @@ __all__ = [
     "JoulecastError",
     "NotYetError",
     "RowTile",
+    "Scan",
     "Streaming",
     "Tile",
     "UnknownNameError",
