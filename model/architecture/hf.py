@@ -132,7 +132,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         layers=layers,
         text_part=text_part,
         experts=_experts(reader, kind, family, layers, mixers),
-        state_space=read_state_space(reader, family),
+        state_space=read_state_space(reader, family, mixers),
         mixers=mixers,
         **form,
         **_sizes(reader, family),
@@ -143,12 +143,15 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
 
 def _experts(reader: Reader, kind: str, family: Family, layers: int, mixers: tuple[str, ...]) -> Experts | None:
     """Experts, which stand in the layers of a hybrid that its file says."""
-    if not mixers:
+    if family.state_space is None:
         return read_experts(reader, kind, family.experts, layers)
-    if not any("E" in one for one in mixers):
-        return None
-    experts = read_experts(reader, kind, family.experts, layers)
+    without = not any("E" in one for one in mixers) if mixers else not reader.whole(_count_key(family))
+    experts = None if without else read_experts(reader, kind, family.experts, layers)
     return None if experts is None else replace(experts, turns=expert_turns(mixers))
+
+
+def _count_key(family: Family) -> str:
+    return "" if family.experts is None else family.experts.count
 
 
 #: What a file may switch where a family has a key for it: of :class:`LayerForm`, and the field of :class:`Family` with

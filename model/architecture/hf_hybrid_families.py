@@ -15,6 +15,8 @@ _NEMOTRON_FORMER = {
     "mamba_chunk_size": "chunk_size",
     "mamba_conv_bias": "use_conv_bias",
 }
+#: What files of Bamba and of Granite 4 may leave out.
+_MAMBA2_SIZES = {"mamba_n_heads": 128, "mamba_d_state": 256}
 
 
 def _nemotron_h(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -64,7 +66,14 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             older=("hybrid_override_pattern", "layer_types"),
             followed=False,
         ),
-        defaults={"head_dim": 128, "chunk_size": 128, "n_groups": 8},
+        defaults={
+            "head_dim": 128,
+            "chunk_size": 128,
+            "n_groups": 8,
+            "mamba_num_heads": 128,
+            "mamba_head_dim": 64,
+            "ssm_state_size": 128,
+        },
         refused=("residual_in_fp32",),
         adapt=_nemotron_h,
     ),
@@ -74,10 +83,10 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         mlp_bias_key="mlp_bias",
         rotary_fraction=0.5,
         state_space=StateSpaceKeys(pattern="attn_layer_indices", indexed=True),
+        defaults=_MAMBA2_SIZES,
     ),
     "granitemoehybrid": Family(
         keys={"intermediate_size": "shared_intermediate_size"},
-        tied_embeddings=True,
         attention_bias_key="attention_bias",
         output_follows=True,
         joint_up=True,
@@ -94,6 +103,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             without="",
         ),
         state_space=StateSpaceKeys(older=("layers_block_type",)),
+        defaults={**_MAMBA2_SIZES, "num_local_experts": 8, "num_experts_per_tok": 2},
     ),
     "mamba2": Family(
         tied_embeddings=False,

@@ -22,7 +22,7 @@ UNKNOWN = {"moe_latent_size": "experts between latent projections", "block_confi
 
 
 def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
-    """What each layer is made of; empty for families without state spaces.
+    """What each layer is made of; empty for models whose layers all have attention, and an MLP or experts.
 
     Raises
     ------
@@ -50,6 +50,8 @@ def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
             key=reader.prefix + keys.pattern,
             remedy="Name one for each.",
         )
+    if keys.followed and "M" not in mixing:
+        return ()  # layers like any other model's
     second = "" if not keys.followed else "E" if family.experts and reader.whole(family.experts.count) else "-"
     return shortest([mixer + second for mixer in mixing])
 
@@ -76,8 +78,8 @@ def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
     )
 
 
-def read_state_space(reader: Reader, family: Family) -> StateSpace | None:
-    """A file's state-space mixer.
+def read_state_space(reader: Reader, family: Family, mixers: Sequence[str]) -> StateSpace | None:
+    """A file's state-space mixer, where its layers have such.
 
     Raises
     ------
@@ -85,7 +87,7 @@ def read_state_space(reader: Reader, family: Family) -> StateSpace | None:
         Heads that groups do not divide, or sizes that contradict the file's factor of expansion.
     """
     keys = family.state_space
-    if keys is None:
+    if keys is None or not any("M" in mixer for mixer in mixers):
         return None
     found = StateSpace(
         heads=reader.count(keys.heads),

@@ -33,6 +33,7 @@ GRANITE: dict[str, Any] = {
     "num_key_value_heads": 2, "shared_intermediate_size": 96, "vocab_size": 1000, "max_position_embeddings": 128,
     "layer_types": ["mamba", "mamba", "attention", "mamba"], "mamba_n_heads": 8, "mamba_d_head": 16,
     "mamba_d_state": 32, "mamba_n_groups": 1, "position_embedding_type": "nope", "num_local_experts": 0,
+    "tie_word_embeddings": True,
 }  # fmt: skip
 BAMBA: dict[str, Any] = {
     "model_type": "bamba", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -100,6 +101,13 @@ def test_layers_are_told_by_letters_words_or_places() -> None:
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 48}
     assert read(**{**GRANITE, **experts}).mixers == ("ME", "ME", "*E")
     assert read(**BAMBA).state_space == StateSpace(8, 16, 32)
+
+
+def test_hybrid_files_of_attention_alone_are_of_usual_models() -> None:
+    """Granite 4.0's small models are of the hybrid's type and have no state space."""
+    usual = read(**{**GRANITE, "layer_types": ["attention"] * 4, "position_embedding_type": "rope"})
+    assert (usual.mixers, usual.state_space, usual.experts, usual.rotary) == ((), None, None, True)
+    assert usual.parameters == 64_000 + 4 * (64 * 128 + 64 * 64 + 3 * 64 * 96) + 9 * 64
 
 
 def test_positions_are_those_that_a_file_asks_for() -> None:
