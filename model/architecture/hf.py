@@ -42,6 +42,9 @@ ALIASES = {
     "deepseek-v3.1": "deepseek-v3",
     "deepseek-r1": "deepseek-v3",
     "kimi-k2-base": "kimi-k2",
+    "nemotron-h-8b-base-8k": "nemotron-h-8b",
+    "nemotron-h-56b-base-8k": "nemotron-h-56b",
+    "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
     "gpt-175b": "gpt3-175b",
     "gpt-3-175b": "gpt3-175b",
 }

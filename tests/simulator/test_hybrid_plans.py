@@ -11,8 +11,13 @@ import pytest
 import joulecast as jc
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.kernels.operators import Scan
+from joulecast.model.training.step import layer_forward
 from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.host import eager_launches, module_launches
 from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.job_files.hub_names import hub_model
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 INLINE: dict[str, Any] = {
@@ -174,3 +179,28 @@ def test_a_hybrid_is_read_from_transformers_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(keys))
     of_file = forecast(plan(str(tmp_path), users=True))
     assert of_file.plan.workload.model.mixers == ("M", "-", "*", "-") and of_file.time_s > 0
+
+
+def test_triton_kernels_cost_the_host_more_than_others() -> None:
+    """A forward has seven, conv, sums, states, their handing on, pairs, scan and norm, beside PyTorch's."""
+    mixer = load_model("nemotron-h-8b").kinds[0]
+    launches = layer_forward(mixer, Implementation(framework="megatron"), 1, 4096)
+    assert sum(isinstance(one.operator, Scan) for one in launches) == 7
+    # Norm, two projections and the addition are modules' launches; three operations make the decays.
+    assert module_launches(launches) == pytest.approx(4 + 0.2 * 3 + 7 * 0.45)
+    eager = layer_forward(mixer, Implementation(modules="transformers"), 1, 4096)
+    others = sum(one.repeat for one in eager if not isinstance(one.operator, Scan))
+    assert eager_launches(eager) == pytest.approx(others + 7 * 2.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("nvidia/Nemotron-H-8B-Base-8K", "nemotron-h-8b"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+        ("ibm-granite/granite-4.0-h-micro-base", "granite-4.0-h-micro"),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", None),
+    ],
+)
+def test_names_of_the_hub_are_those_of_the_catalogue(name: str, known: str | None) -> None:
+    assert hub_model(name) == known
