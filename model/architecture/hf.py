@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from os.path import isdir  # of a name that no file can have, too: pathlib raises
@@ -13,17 +13,15 @@ from typing import Any
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
 from joulecast.files import parse_json, read_text
-from joulecast.model.architecture.experts import Experts
-from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
+from joulecast.model.architecture.hf_experts import read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
 from joulecast.model.architecture.hf_refused import FOREIGN, MAMBA, REFUSED
-from joulecast.model.architecture.hf_state_space import read_mixers, read_state_space
+from joulecast.model.architecture.hf_state_space import read_hybrid_experts, read_mixers, read_state_space
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.architecture.state_space import expert_turns
 
 #: Key of the number of modules that predict further tokens.
 NEXTN = "num_nextn_predict_layers"
@@ -134,7 +132,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         name=name,
         layers=layers,
         text_part=text_part,
-        experts=_experts(reader, kind, family, layers, mixers),
+        experts=read_hybrid_experts(reader, kind, family, layers, mixers),
         state_space=read_state_space(reader, family, mixers),
         mixers=mixers,
         **form,
@@ -142,19 +140,6 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         **_positions(reader, family, layers, form),
         nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
     )
-
-
-def _experts(reader: Reader, kind: str, family: Family, layers: int, mixers: tuple[str, ...]) -> Experts | None:
-    """Experts, which stand in the layers of a hybrid that its file says."""
-    if family.state_space is None:
-        return read_experts(reader, kind, family.experts, layers)
-    without = not any("E" in one for one in mixers) if mixers else not reader.whole(_count_key(family))
-    experts = None if without else read_experts(reader, kind, family.experts, layers)
-    return None if experts is None else replace(experts, turns=expert_turns(mixers))
-
-
-def _count_key(family: Family) -> str:
-    return "" if family.experts is None else family.experts.count
 
 
 #: What a file may switch where a family has a key for it: of :class:`LayerForm`, and the field of :class:`Family` with

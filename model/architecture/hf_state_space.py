@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from joulecast.errors import InputError, NotYetError
+from joulecast.model.architecture.experts import Experts
+from joulecast.model.architecture.hf_experts import read_experts
 from joulecast.model.architecture.hf_family import Family, StateSpaceKeys
 from joulecast.model.architecture.hf_reader import Reader, shortest
-from joulecast.model.architecture.state_space import StateSpace
+from joulecast.model.architecture.state_space import StateSpace, expert_turns
 
 #: Letters of Nemotron-H's ``hybrid_override_pattern``, which are also our mixers, and what ``layers_block_type`` calls
 #: such layers in files of either age.
@@ -76,6 +79,18 @@ def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
         key=reader.prefix + key,
         remedy=f"Give a list of {', '.join(names)}, or a string of {' '.join(known)}.",
     )
+
+
+def read_hybrid_experts(
+    reader: Reader, kind: str, family: Family, layers: int, mixers: Sequence[str]
+) -> Experts | None:
+    """A file's Mixture of Experts, which stands in the layers of a hybrid that its file says."""
+    keys = family.experts
+    if family.state_space is None:
+        return read_experts(reader, kind, keys, layers)
+    without = not any("E" in one for one in mixers) if mixers else not (keys and reader.whole(keys.count))
+    experts = None if without else read_experts(reader, kind, keys, layers)
+    return None if experts is None else replace(experts, turns=expert_turns(mixers))
 
 
 def read_state_space(reader: Reader, family: Family, mixers: Sequence[str]) -> StateSpace | None:

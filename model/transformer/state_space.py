@@ -33,7 +33,7 @@ SCALARS = ("step.bias", "decay", "skip")
 def mixer_of(s: Shard) -> StateSpace:
     """The rank's share of a layer's mixer; a layer without one has no kernels of it."""
     if s.state_space is None:
-        raise ValueError(f"{s.config.name} has no state-space mixer in this layer")
+        raise TypeError("a layer without a state space")
     return s.state_space
 
 
