@@ -48,10 +48,10 @@ TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
     "biases of their own": lambda model: model.own_code == "falcon" and _biased(model),
     "masks in any case": lambda model: model.own_code == "falcon",
     "attention of their own": lambda model: model.own_code in ("gptj", "bloom", "mpt"),
-    "state spaces": lambda model: model.state_space is not None,
+    "hybrids": lambda model: model.mixers != (),
 }
+_HYBRIDS, _LEAVE = ("hybrids",), "Leave it out."
 #: Traits whose kernels are counted for layers of transformers' code and for joint products alone.
-_SCANS, _LEAVE = ("state spaces",), "Leave it out."
 UNUSUAL = (
     *("norms elsewhere", "shared norms", "norms of all heads", "norms without weights"),
     *("scaled embeddings", "scaled queries", "capped scores", "capped logits", "alibi"),
@@ -210,41 +210,41 @@ REFUSALS = (
         "implementation.modules",
         "modules other than those of transformers",
         lambda plan: _eager(plan) and not _users(plan),
-        ("state spaces",),
+        _HYBRIDS,
         'Set it to "transformers", or implementation.framework = "megatron".',
     ),
-    Refusal("implementation.compile", "compiled layers", lambda plan: plan.implementation.compile, _SCANS, _LEAVE),
-    Refusal("workload.lora", "adapters", lambda plan: plan.workload.lora is not None, _SCANS, _LEAVE),
+    Refusal("implementation.compile", "compiled layers", lambda plan: plan.implementation.compile, _HYBRIDS, _LEAVE),
+    Refusal("workload.lora", "adapters", lambda plan: plan.workload.lora is not None, _HYBRIDS, _LEAVE),
     Refusal(
         "implementation.parameter_precision",
         "torch.autocast's kernels",
         lambda plan: _eager(plan) and plan.implementation.parameter_precision == "fp32" and not plan.parallelism.fsdp,
-        _SCANS,
+        _HYBRIDS,
         "Leave it out, or shard with parallelism.fsdp.",
     ),
-    Refusal("parallelism.context_parallel_size", "sequences split over GPUs", lambda p: p.cp > 1, _SCANS, "Use 1."),
+    Refusal("parallelism.context_parallel_size", "sequences split over GPUs", lambda p: p.cp > 1, _HYBRIDS, "Use 1."),
     Refusal(
         "parallelism.tensor_model_parallel_size",
         "mixers split over GPUs in PyTorch",
         lambda plan: _eager(plan) and plan.tp > 1,
-        _SCANS,
+        _HYBRIDS,
         'Use 1, or implementation.framework = "megatron".',
     ),
     Refusal(
         "workload.mtp_num_layers",
         "modules that predict further tokens",
         lambda plan: plan.workload.model.mtp_layers > 0,
-        _SCANS,
+        _HYBRIDS,
         "Leave it out.",
     ),
     Refusal(
         "implementation.deterministic",
         "deterministic algorithms",
         lambda plan: plan.implementation.deterministic,
-        _SCANS,
+        _HYBRIDS,
         _LEAVE,
     ),
-    Refusal("overlap.ep_comm", "micro-batches beside each other", lambda p: p.overlap.ep_comm, _SCANS, _LEAVE),
+    Refusal("overlap.ep_comm", "micro-batches beside each other", lambda p: p.overlap.ep_comm, _HYBRIDS, _LEAVE),
 )
 
 

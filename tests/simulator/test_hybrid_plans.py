@@ -204,3 +204,12 @@ def test_triton_kernels_cost_the_host_more_than_others() -> None:
 )
 def test_names_of_the_hub_are_those_of_the_catalogue(name: str, known: str | None) -> None:
     assert hub_model(name) == known
+
+
+def test_hybrids_without_state_spaces_run_each_half_alone_too() -> None:
+    halves = {**INLINE, "hybrid_override_pattern": "*-*--"}
+    with pytest.raises(NotYetError, match="modules other than those of transformers"):
+        plan(halves, users=True, implementation={"modules": "joint"})
+    both = {name: value for name, value in INLINE.items() if name != "hybrid_override_pattern"}
+    alone, whole = (forecast(plan(model, users=True)) for model in (halves, both))
+    assert alone.time_s < 0.9 * whole.time_s  # two layers' attention and three MLPs of five each
