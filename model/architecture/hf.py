@@ -13,11 +13,12 @@ from typing import Any
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
 from joulecast.files import parse_json, read_text
-from joulecast.model.architecture.hf_experts import read_experts, read_latent_attention
+from joulecast.model.architecture.hf_experts import read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
-from joulecast.model.architecture.hf_refused import FOREIGN, REFUSED
+from joulecast.model.architecture.hf_refused import FOREIGN, MAMBA, REFUSED
+from joulecast.model.architecture.hf_state_space import read_hybrid_experts, read_mixers, read_state_space
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm
 from joulecast.model.architecture.model_config import ModelConfig
@@ -39,6 +40,9 @@ ALIASES = {
     "deepseek-v3.1": "deepseek-v3",
     "deepseek-r1": "deepseek-v3",
     "kimi-k2-base": "kimi-k2",
+    "nemotron-h-8b-base-8k": "nemotron-h-8b",
+    "nemotron-h-56b-base-8k": "nemotron-h-56b",
+    "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
     "gpt-175b": "gpt3-175b",
     "gpt-3-175b": "gpt3-175b",
 }
@@ -122,13 +126,15 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if text_part else "")
     _refuse(reader, family)
     layers = reader.count(family.key("num_hidden_layers"))
-    experts = read_experts(reader, kind, family.experts, layers)
+    mixers = read_mixers(reader, family, layers)
     form = _form(reader, family)
     return ModelConfig(
         name=name,
         layers=layers,
         text_part=text_part,
-        experts=experts,
+        experts=read_hybrid_experts(reader, kind, family, layers, mixers),
+        state_space=read_state_space(reader, family, mixers),
+        mixers=mixers,
         **form,
         **_sizes(reader, family),
         **_positions(reader, family, layers, form),
@@ -165,7 +171,7 @@ def _form(reader: Reader, family: Family) -> dict[str, Any]:
         "logit_softcap": reader.number("final_logit_softcapping", 0.0) > 0.0,
         "activation": _activation(reader, family),
         "gelu_formula": _activation_word(reader, family) in FORMULAS,
-        "rotary": family.rotary and not family.alibi and not switched["alibi"],
+        "rotary": family.rotary and not (family.alibi or switched["alibi"] or _positionless(reader, family)),
         "rotary_fraction": fraction,
         "scaled_rotary": scaled,
         "rope_theta": theta,
@@ -190,7 +196,7 @@ def _sizes(reader: Reader, family: Family) -> dict[str, Any]:
 
 def _positions(reader: Reader, family: Family, layers: int, form: Mapping[str, Any]) -> dict[str, Any]:
     """How far the model sees: its table of positions, and which layers are local or have no rotary embedding."""
-    untabled = form["rotary"] or form["alibi"]
+    untabled = form["rotary"] or form["alibi"] or _positionless(reader, family)
     positions = reader.count(family.key("max_position_embeddings"), 0 if untabled else None)
     window, pattern = read_windows(reader, family, layers)
     return {
@@ -200,6 +206,12 @@ def _positions(reader: Reader, family: Family, layers: int, form: Mapping[str, A
         "sliding_window": window,
         "window_pattern": pattern,
     }
+
+
+def _positionless(reader: Reader, family: Family) -> bool:
+    """Whether no layer is told positions, as state spaces tell their order to the others."""
+    asked = family.positions == "asked" and reader.data.get("position_embedding_type") != "rope"
+    return family.positions == "none" or asked
 
 
 def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
@@ -220,14 +232,14 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
 
 
 def _not_described(what: str, file: str, key: str) -> NotYetError:
-    remedy = "Use a model whose layers have attention and an MLP or experts alone."
+    remedy = "Use a model whose layers have attention, Mamba-2, an MLP or experts alone."
     return NotYetError(f"{what}, which is not implemented", file=file, key=key, remedy=remedy)
 
 
 def _refuse(reader: Reader, family: Family) -> None:
     """What a family's code may do and is not known here."""
     for key, layers in FOREIGN.items():
-        if reader.data.get(key):
+        if reader.data.get(key) and not (family.state_space is not None and layers == MAMBA):
             raise _not_described(f"a file with {key} is of a model that has {layers}", reader.file, reader.prefix + key)
     for key in family.refused:
         if reader.flag(key, False):

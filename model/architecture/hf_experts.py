@@ -46,7 +46,7 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
         active=active,
         ffn=width,
         shared_ffn=shared,
-        shared_gate=bool(keys.shared_width and shared),
+        shared_gate=bool(keys.shared_width and shared and keys.shared_gate),
         bias=keys.bias,
         router=keys.router,
         dense_layers=reader.whole(keys.dense),

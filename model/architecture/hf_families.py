@@ -8,6 +8,7 @@ from typing import Any
 
 from joulecast.model.architecture.hf_family import ExpertKeys, Family
 from joulecast.model.architecture.hf_gpt_families import GPT_FAMILIES
+from joulecast.model.architecture.hf_hybrid_families import HYBRID_FAMILIES
 
 _DEEPSEEK_EXPERTS = ExpertKeys(
     count="n_routed_experts",
@@ -112,6 +113,7 @@ def _llama4(data: Mapping[str, Any]) -> Mapping[str, Any]:
 #: Supported ``model_type`` values.
 FAMILIES: Mapping[str, Family] = {
     **GPT_FAMILIES,
+    **HYBRID_FAMILIES,
     "llama": _LLAMA,
     "mistral": Family(),
     "mistral3": Family(text_of="mistral"),

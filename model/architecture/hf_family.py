@@ -16,7 +16,8 @@ class ExpertKeys:
     ``shared`` counts shared experts of the same width as the others, ``shared_width`` is the width of one of their own;
     ``bias``: router and experts have biases; ``router``: as ``Experts.router``; ``dense`` counts the leading layers
     without experts. Of the others every ``every``-th has experts, the first one among them ``from_first``, but for
-    those that ``without`` names; or those alone that ``listed`` names.
+    those that ``without`` names; or those alone that ``listed`` names. ``shared_gate``: shared experts of a width of
+    their own have a gate.
     """
 
     count: str = "num_experts"
@@ -30,6 +31,31 @@ class ExpertKeys:
     listed: str = ""
     bias: bool = False
     router: str = "softmax"
+    shared_gate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceKeys:
+    """Key names of state-space mixers in one family, and how its layers are made of them and others.
+
+    ``pattern`` names what each layer is made of, in letters or words, ``older`` has its former names; ``indexed``: it
+    lists the layers with attention; empty: all are state spaces. ``followed``: an MLP or experts stand behind the mixer
+    in the same layer.
+    """
+
+    heads: str = "mamba_n_heads"
+    head_dim: str = "mamba_d_head"
+    state: str = "mamba_d_state"
+    groups: str = "mamba_n_groups"
+    conv: str = "mamba_d_conv"
+    chunk: str = "mamba_chunk_size"
+    expand: str = "mamba_expand"
+    conv_bias: str = "mamba_conv_bias"
+    bias: str = "mamba_proj_bias"
+    pattern: str = "layer_types"
+    older: tuple[str, ...] = ()
+    indexed: bool = False
+    followed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +65,16 @@ class Family(LayerForm):
     ``keys`` maps the common key to this family's own; ``attention_bias_key`` and ``mlp_bias_key`` switch biases where
     the family lets the file decide (an empty key never occurs in a file, so the default holds). ``output_follows``: the
     attention output's bias follows ``attention_bias_key`` too. ``experts`` has the key names of a Mixture of Experts,
-    ``latent`` says that attention is multi-head latent attention. ``defaults`` are sizes that a file leaves out where
-    they are the code's own. Of layers in turn ``period - 1`` see a window alone and the last one all; 0: all are alike.
-    ``local_type`` is what ``layer_types`` calls a local layer; ``plain_layers`` says which have no rotary embedding:
-    those that see all (``global``; ``beside windows`` if there are any), or those that ``no_rope_layers`` lists with a
-    0 (``listed``). ``text_of``: a file of this type has a text model in its ``text_config``, of this type unless it
-    says another. ``parallel_key``, ``qk_norm_key``, ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of
-    queries and keys, their scaling, and ALiBi, where ``shared_norm`` is of parallel blocks alone; files that set a
-    ``refused`` key are. ``adapt`` gives a file's own keys in the common ones' form.
+    ``latent`` says that attention is multi-head latent attention, ``state_space`` has the key names of state-space
+    mixers. ``defaults`` are sizes that a file leaves out where they are the code's own. Of layers in turn
+    ``period - 1`` see a window alone and the last one all; 0: all are alike. ``local_type`` is what ``layer_types``
+    calls a local layer; ``plain_layers`` says which have no rotary embedding: those that see all (``global``; ``beside
+    windows`` if there are any), or those that ``no_rope_layers`` lists with a 0 (``listed``). ``positions``: none is
+    told to any layer (``none``), or none unless ``position_embedding_type`` is rope (``asked``). ``text_of``: a file of
+    this type has a text model in its ``text_config``, of this type unless it says another. ``parallel_key``,
+    ``qk_norm_key``, ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling,
+    and ALiBi, where ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives
+    a file's own keys in the common ones' form.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +87,10 @@ class Family(LayerForm):
     extra_positions: int = 0
     local_type: str = "sliding_attention"
     plain_layers: str = ""
+    positions: str = ""
     experts: ExpertKeys | None = None
     latent: bool = False
+    state_space: StateSpaceKeys | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     period: int = 0
     text_of: str = ""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from joulecast.errors import InputError
+
+T = TypeVar("T", bool, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Reader:
         return hidden // heads
 
 
-def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
+def shortest(pattern: Sequence[T]) -> tuple[T, ...]:
     """The shortest pattern that repeats to a longer one."""
     layers = len(pattern)
     periods = (n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers)))

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _LINEAR = "linear attention in most of their layers"
-_MAMBA = "state-space (Mamba) layers"
+MAMBA = "state-space (Mamba) layers"
+_OLDER = "state-space layers of the first Mamba"
+_BESIDE = "state-space layers beside attention in one layer, or attention that layers share"
 _SPARSE = "sparse attention, whose indexer picks the tokens that a query sees"
 #: Keys that only files of models with such layers set, whatever type they give.
 FOREIGN: Mapping[str, str] = {
     **dict.fromkeys(("linear_attn_config", "linear_conv_kernel_dim", "full_attention_interval"), _LINEAR),
-    **dict.fromkeys(("hybrid_override_pattern", "mamba_d_state", "ssm_state_size"), _MAMBA),
+    **dict.fromkeys(("hybrid_override_pattern", "mamba_d_state", "ssm_state_size"), MAMBA),
     "index_topk": _SPARSE,
 }
 #: Types of models that are known for layers which nothing here describes, and what those are.
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _LINEAR),
     **dict.fromkeys(("kimi_linear", "minimax", "minimax_text_01", "minimax_m1", "olmo_hybrid"), _LINEAR),
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h", "jamba", "bamba"), _MAMBA),
-    **dict.fromkeys(("zamba", "zamba2", "granitemoehybrid"), _MAMBA),
+    **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _OLDER),
+    **dict.fromkeys(("falcon_h1", "zamba", "zamba2"), _BESIDE),
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings in every layer and several residual streams"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "convolutions in most of their layers"),

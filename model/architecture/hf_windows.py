@@ -20,6 +20,8 @@ def read_windows(reader: Reader, family: Family, layers: int) -> tuple[int, tupl
     InputError
         For types of layers that are not known, or not as many as layers.
     """
+    if family.state_space is not None:
+        return 0, ()
     key = family.key("sliding_window")
     _check_types(reader, family)
     if reader.data.get(key) is None or not reader.flag("use_sliding_window", True):

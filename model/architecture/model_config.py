@@ -6,23 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from math import gcd
 from typing import NamedTuple
 
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.layer_form import LayerForm
+from joulecast.model.architecture.state_space import StateSpace
 from joulecast.model.hashing import hashed_once
 
 
 class LayerKind(NamedTuple):
     """What tells a layer of a mixed stack from others.
 
-    Attention in a window, no rotary embedding, no experts, linear layers in no narrow type.
+    Attention in a window, no rotary embedding, no experts, linear layers in no narrow type, and of a hybrid its mixers.
     """
 
     local: bool
     plain: bool
     dense: bool
     wide: bool = False
+    mixers: str = ""
 
 
 @hashed_once
@@ -62,6 +65,11 @@ class ModelConfig(LayerForm):
         are trained.
     wide_pattern
         Whether a layer's linear layers stay in the type of all else where a plan's others run in FP8 or FP4; repeats.
+    state_space
+        Shape of state-space mixers, in the layers that have one.
+    mixers
+        What the layers of a hybrid are made of, each one of :data:`~joulecast.model.architecture.state_space.MIXERS`;
+        repeats. Empty: attention, and an MLP or experts, in every layer.
     """
 
     name: str
@@ -88,6 +96,29 @@ class ModelConfig(LayerForm):
     nextn_layers: int = 0
     mtp_layers: int = 0
     wide_pattern: tuple[bool, ...] = ()
+    state_space: StateSpace | None = None
+    mixers: tuple[str, ...] = ()
+
+    @property
+    def attends(self) -> bool:
+        """Whether layers have attention."""
+        return not self.mixers or any("*" in mixers for mixers in self.mixers)
+
+    @property
+    def feeds_forward(self) -> bool:
+        """Whether layers have an MLP or experts."""
+        return not self.mixers or any(mixers[-1] in "-E" for mixers in self.mixers)
+
+    @property
+    def split_heads(self) -> int:
+        """Heads that tensor-parallel ranks share alike: attention's, and those of state spaces with their groups."""
+        shared = () if self.state_space is None else (self.state_space.heads, self.state_space.groups)
+        return gcd(*shared, *((self.heads,) if self.attends else ()))
+
+    @property
+    def halves(self) -> int:
+        """Parts of a layer: one that mixes positions, by attention or a state space, and one that does not."""
+        return (self.attends or self.state_space is not None) + self.feeds_forward
 
     @property
     def qkv_width(self) -> int:
@@ -104,6 +135,8 @@ class ModelConfig(LayerForm):
     @property
     def dense_layers(self) -> int:
         """Layers with an ordinary MLP: all without a Mixture of Experts."""
+        if self.mixers:
+            return sum("-" in self.kind(layer).mixers for layer in range(self.layers))
         return sum(self.kind(layer).dense for layer in range(self.layers)) if self.experts else self.layers
 
     @property
@@ -118,6 +151,7 @@ class ModelConfig(LayerForm):
             plain=bool(self.rotary_pattern) and not self.rotary_pattern[layer % len(self.rotary_pattern)],
             dense=self.experts is not None and not self.experts.stand_in(layer),
             wide=bool(self.wide_pattern) and self.wide_pattern[layer % len(self.wide_pattern)],
+            mixers=self.mixers[layer % len(self.mixers)] if self.mixers else "",
         )
 
     @property
@@ -128,12 +162,13 @@ class ModelConfig(LayerForm):
     @property
     def alike(self) -> bool:
         """Whether all layers are alike, as no pattern nor experts tell them apart."""
-        return self.experts is None and not (self.window_pattern or self.rotary_pattern or self.wide_pattern)
+        patterns = self.window_pattern or self.rotary_pattern or self.wide_pattern or self.mixers
+        return self.experts is None and not patterns
 
     @property
     def takes_turns(self) -> bool:
         """Whether kinds of layers take turns, rather than follow each other once."""
-        patterns = self.window_pattern or self.rotary_pattern or self.wide_pattern
+        patterns = self.window_pattern or self.rotary_pattern or self.wide_pattern or self.mixers
         return bool(patterns or (self.experts is not None and self.experts.turns))
 
     @property
@@ -209,7 +244,14 @@ class ModelConfig(LayerForm):
     @property
     def layer_norms(self) -> int:
         """Norms of the residual stream or of what is added to it, in a layer."""
-        return 1 if self.shared_norm else 4 if self.norm_place == "around" else 2
+        return 1 if self.shared_norm else 4 if self.norm_place == "around" else self.halves
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Names of these norms: a layer of one half has that half's."""
+        if self.halves == 1:
+            return ("norm2",) if self.feeds_forward else ("norm1",)
+        return ("norm1", "norm2", "norm1_after", "norm2_after")[: self.layer_norms]
 
     @property
     def norm_inputs(self) -> int:
@@ -219,7 +261,7 @@ class ModelConfig(LayerForm):
     @property
     def block_inputs(self) -> int:
         """Tensors that the blocks' first products read: one where a norm serves both."""
-        return 1 if self.shared_norm else 2
+        return 1 if self.shared_norm else self.halves
 
     @property
     def layer_parameters(self) -> int:
@@ -227,7 +269,11 @@ class ModelConfig(LayerForm):
         return self._layer_parameters(active=False)
 
     def _layer_parameters(self, *, active: bool) -> int:
-        outside = self.attention_parameters + self.layer_norms * self.norm_parameters
+        outside = self.layer_norms * self.norm_parameters
+        outside += self.attention_parameters if self.attends else 0
+        outside += self.state_space.parameters(self.hidden) if self.state_space is not None else 0
+        if not self.feeds_forward:
+            return outside
         if self.experts is not None:
             return outside + self.experts.parameters(self.hidden, gated=self.gated_mlp, active=active)
         biases = self.mlp_bias * (self.up_width + self.hidden)
@@ -284,6 +330,8 @@ def _of_kind(model: ModelConfig, kind: LayerKind) -> ModelConfig:
         scaled_queries=model.scaled_queries and (kind.plain or not model.rotary_pattern),
         experts=experts,
         wide_pattern=(True,) if kind.wide else (),
+        state_space=model.state_space if "M" in kind.mixers else None,
+        mixers=(kind.mixers,) if kind.mixers else (),
     )
 
 
@@ -296,4 +344,5 @@ def _stacked(model: ModelConfig, stack: Sequence[LayerKind]) -> ModelConfig:
         rotary_pattern=tuple(not kind.plain for kind in stack) if model.rotary_pattern else (),
         experts=model.experts and replace(model.experts, dense_layers=0, turns=turns),
         wide_pattern=tuple(kind.wide for kind in stack) if model.wide_pattern else (),
+        mixers=tuple(kind.mixers for kind in stack) if model.mixers else (),
     )

@@ -2,9 +2,10 @@
 
 Every weight of a matrix product that a token meets takes 2 operations forward and 4 backward; attention takes 4·D for
 every pair of positions and head, half of the pairs being masked, and twice that backward. Only the experts that a token
-is sent to count, and of pairs those within a local layer's window. Recomputation, padding and imbalance do not. Norms
-and element-wise work are left out. A module that predicts a further token counts as a layer, an output head and its
-projection.
+is sent to count, and of pairs those within a local layer's window. A state space takes the products of its chunked scan
+(:meth:`~joulecast.model.architecture.state_space.StateSpace.scan_operations`). Recomputation, padding and imbalance do
+not. Norms and element-wise work are left out. A module that predicts a further token counts as a layer, an output head
+and its projection.
 
 Source: Narayanan et al., arXiv 2104.04473, appendix; Chowdhery et al., PaLM, arXiv 2204.02311, appendix B (masked pairs
 are counted there too).
@@ -31,13 +32,30 @@ def training_flops(
     ``documents``: attention keeps to these in each sequence, and sees no pairs of other positions.
     """
     layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
+    scans = sum(count * kind.state_space.scan_operations(sequence) for kind, count in layers if kind.state_space)
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
     apart = None if documents is None else documents.squared / sequence**2
     seen = sum(count * (_seen(kind, sequence) if apart is None else apart) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
-    whole = 3.0 * tokens * (2.0 * weights + pairs)
+    whole = 3.0 * tokens * (2.0 * weights + pairs + scans)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
+
+
+def megatron_flops(config: ModelConfig, sequence: int, tokens: float) -> float:
+    """Operations of a step as Megatron counts them: :func:`training_flops` but for state spaces.
+
+    Of each of these it takes twice the hidden size for the values of a token, however many its heads have, and 7
+    operations for each of them and of its states (``mamba_layer_flops`` in ``megatron/training/training.py``).
+    """
+    counted = training_flops(config, sequence, tokens)
+    for kind, count in config.runs(0, config.layers):
+        mixer = kind.state_space
+        if mixer is not None:
+            inner = 2 * config.hidden
+            products = 2.0 * config.hidden * (3 * inner - 3 * mixer.inner)
+            counted += 3.0 * tokens * count * (products + 7.0 * inner * mixer.state - mixer.scan_operations(sequence))
+    return counted
 
 
 def seen_share(window: int, sequence: int) -> float:
@@ -54,6 +72,8 @@ def chunk_share(chunk: int, sequence: int) -> float:
 
 def _seen(config: ModelConfig, sequence: int) -> float:
     """Share of the pairs under a causal mask that a model of like layers sees."""
+    if not config.attends:
+        return 0.0
     if not config.window:
         return 1.0
     return (chunk_share if config.chunked else seen_share)(config.window, sequence)
@@ -61,12 +81,18 @@ def _seen(config: ModelConfig, sequence: int) -> float:
 
 def matrix_elements(config: ModelConfig) -> int:
     """Elements of the matrices of one layer that one token meets, the layer having experts where the model has."""
-    gates = 2 if config.gated_mlp else 1
-    if config.latent is not None:
+    gates, attention = 2 if config.gated_mlp else 1, 0
+    if config.state_space is not None:
+        attention = config.hidden * (config.state_space.projected + config.state_space.inner)
+    elif not config.attends:
+        pass
+    elif config.latent is not None:
         norms = config.latent.kv_rank + config.latent.query_rank
         attention = config.latent.parameters(config.hidden, config.heads) - norms
     else:
         attention = config.hidden * (config.qkv_width + config.attention_width)
+    if not config.feeds_forward:
+        return attention
     if config.experts is None:
         return attention + config.hidden * config.ffn * (gates + 1)
     experts = replace(config.experts, bias=False)

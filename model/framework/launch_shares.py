@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from joulecast.errors import InputError
 from joulecast.model.framework.launches import Launch
-from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Scan, Streaming
 
 
 def shares(part: tuple[Launch, ...], count: int) -> tuple[Launch, ...]:
@@ -34,6 +34,10 @@ def _share(operator: Operator, count: int) -> Operator:
         return _share_of_attention(operator, count)
     if isinstance(operator, Streaming):
         return operator.part(1.0 / count)
+    if isinstance(operator, Scan):
+        raise InputError(
+            "a scan cannot be shared by parts of a micro-batch", key="overlap.ep_comm", remedy="Set it to false."
+        )
     return replace(operator, bytes=operator.bytes / count)
 
 

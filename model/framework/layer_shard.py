@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.state_space import StateSpace
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 
@@ -16,7 +17,8 @@ class Shard:
 
     ``sequence`` is this context-parallel rank's share of it. ``tokens`` are all of the rank's micro-batch,
     ``norm_tokens`` those that norms and residual additions work on. With a Mixture of Experts ``ffn`` and ``up_width``
-    are those of the shared experts.
+    are those of the shared experts. Of a layer without attention, or without an MLP, their sizes are 0;
+    ``state_space`` is the rank's share of such a mixer.
     """
 
     config: ModelConfig
@@ -31,6 +33,7 @@ class Shard:
     qkv_width: int
     ffn: int
     up_width: int
+    state_space: StateSpace | None = None
 
     @property
     def activation_bytes(self) -> float:
@@ -62,7 +65,7 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
     if config.stays_wide and implementation.narrow is not None:
         implementation = replace(implementation, narrow=None, attention_fp8=False)
     tp = implementation.tensor_parallel
-    width = config.ffn if config.experts is None else config.experts.shared_ffn
+    width = (config.ffn if config.experts is None else config.experts.shared_ffn) if config.feeds_forward else 0
     _check_heads(config, width, tp)
     sequence = _local_sequence(sequence, implementation)
     if implementation.sequence_parallel and (batch * sequence) % tp:
@@ -72,6 +75,8 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
             remedy="Sequence parallelism splits it over the ranks.",
         )
     tokens, heads, kv_heads = batch * sequence, config.heads // tp, max(1, config.kv_heads // tp)
+    if not config.attends:
+        heads, kv_heads = 0, 0
     return Shard(
         config=config,
         implementation=implementation,
@@ -85,19 +90,24 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
         qkv_width=(heads + 2 * kv_heads) * config.head_dim if config.latent is None else config.qkv_width // tp,
         ffn=width // tp,
         up_width=width * (2 if config.gated_mlp else 1) // tp,
+        state_space=None if config.state_space is None else config.state_space.split(tp),
     )
 
 
 def _check_heads(config: ModelConfig, width: int, tp: int) -> None:
     """Heads, and an MLP of this width, can be split over so many ranks."""
-    for what, size in (("attention heads", config.heads), ("MLP width", width)):
+    sizes = [("attention heads", config.heads)] if config.attends else []
+    sizes.append(("MLP width", width))
+    if config.state_space is not None:
+        sizes += [("heads of a state space", config.state_space.heads), ("groups of these", config.state_space.groups)]
+    for what, size in sizes:
         if size % tp:
             raise InputError(
                 f"{what} {size} of {config.name} not divisible by the tensor-parallel degree {tp}",
                 key="tensor_model_parallel_size",
                 remedy=f"Choose a divisor of {size}.",
             )
-    if config.kv_heads % tp and tp % config.kv_heads:
+    if config.attends and config.kv_heads % tp and tp % config.kv_heads:
         raise InputError(
             f"{config.kv_heads} key/value heads of {config.name} cannot be split over {tp} ranks",
             key="tensor_model_parallel_size",

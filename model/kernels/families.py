@@ -6,6 +6,7 @@ form errs differently:
 - products: those that leave most SMs idle, multiply special values, belong to experts, or run in FP8 or FP4;
 - attention: each direction, and kinds of which no row was measured;
 - kernels that move data: from L2, with reductions, or bound by their instructions;
+- scans: all kernels of state-space mixers;
 - collectives: all-reduces, small messages, communication between nodes.
 """
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.kernels.attention import AGAIN, resembled
-from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Scan, Streaming
 
 #: Every family; the first word is the kind, whose figure stands in where a family has none.
 FAMILIES = (
@@ -44,6 +45,7 @@ FAMILIES = (
     "gemm_fp4",
     "streaming_fp4",
     "attention_documents",
+    "scan",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
 #: Patterns that combine values of a row or a column.
@@ -130,12 +132,17 @@ def _collective(operator: Collective, small_outputs: float, cache_bytes: float) 
     return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
 
 
+def _scan(operator: Scan, small_outputs: float, cache_bytes: float) -> str:
+    return "scan"
+
+
 #: What tells the family of each kind of operator; a table, as a chain of questions takes half as many calls again.
 _BY_KIND: Mapping[type, Callable[..., str]] = {
     Gemm: _product,
     Attention: _attention,
     Streaming: _streaming,
     Collective: _collective,
+    Scan: _scan,
 }
 
 

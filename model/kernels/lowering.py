@@ -32,7 +32,7 @@ from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
 from joulecast.model.kernels.head_width import REFERENCE, WIDE_ENERGY
 from joulecast.model.kernels.multi_tensor import FITTED_BYTES as MULTI_TENSOR
 from joulecast.model.kernels.multi_tensor import lower_steps
-from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Scan, Streaming
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
@@ -155,6 +155,8 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
         if operator.pattern in ROW_BLOCKS:
             return ("row_blocks", operator.pattern)
         return ("streaming", operator.pattern, operator.dtype, operator.data)
+    if isinstance(operator, Scan):
+        return ("scan", operator.kernel, operator.dtype)
     return ("collective", operator.kind, operator.algorithm)
 
 
@@ -330,7 +332,13 @@ def _collective_shapes(operators: Sequence[Collective]) -> CollectiveShapes:
     )
 
 
-# Few forecasts have explicit tiles: the others start without their modules.
+# Few forecasts have scans or explicit tiles: the others start without their modules.
+def _scans(operators: Sequence[Scan], gpu: GpuModel) -> Columns:
+    from joulecast.model.kernels.scan import lower_scans
+
+    return lower_scans(operators, gpu)
+
+
 def _tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     from joulecast.model.kernels.attention_tiles import lower_tiled_attention
 
@@ -354,6 +362,7 @@ _LOWERINGS: dict[str, Callable[..., Columns]] = {
     "attention": _attention,
     "streaming": _streaming,
     "collective": _collective,
+    "scan": _scans,
     "tile_attention": _tiled_attention,
     "tile_gemm": _tiled_gemms,
     "tile_rows": _tiled_rows,

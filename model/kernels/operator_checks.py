@@ -10,7 +10,7 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention import EACH_SCORE, MASK, RESEMBLES
 from joulecast.model.kernels.documents import Documents
-from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
+from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Scan, Streaming, Tile
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 
 #: Orders of a product's operands, and what attention computes and in which types.
@@ -31,13 +31,15 @@ def check_operator(operator: Operator, gpu: GpuModel) -> None:
         _check_attention(operator, gpu)
     elif isinstance(operator, Streaming):
         _check_streaming(operator, gpu)
+    elif isinstance(operator, Scan):
+        _check_scan(operator)
     elif isinstance(operator, Collective):
         _whole(operator, "gpus")
         _optional(operator, "ctas", "threads")
         _amounts(operator, "bytes")
         _kind_of(operator, "fabric", Fabric)
     else:
-        kinds = "Gemm, Attention, Streaming or Collective"
+        kinds = "Gemm, Attention, Streaming, Collective or Scan"
         raise InputError(f"{type(operator).__name__} is no kernel", remedy=f"Give a {kinds}.")
 
 
@@ -94,6 +96,18 @@ def _check_streaming(streaming: Streaming, gpu: GpuModel) -> None:
     _footprint(streaming)
     if not streaming.warps:
         _named(streaming, "pattern", "access pattern", (*_known("kernel.streaming.", gpu), *ROW_BLOCKS))
+
+
+def _check_scan(scan: Scan) -> None:
+    from joulecast.model.kernels.scan_work import WORK
+
+    _named(scan, "kernel", "kernel of a state-space mixer", tuple(WORK))
+    _named(scan, "dtype", "data type of a scan", ATTENTION_DTYPES[:2])
+    _whole(scan, "batch", "sequence", "heads", "head_dim", "groups", "state", "chunk")
+    if scan.heads % scan.groups:
+        raise InputError(
+            f"{scan.heads} heads are not divisible by {scan.groups} groups", key="groups", remedy="Use a divisor."
+        )
 
 
 def _known(prefix: str, gpu: GpuModel) -> tuple[str, ...]:

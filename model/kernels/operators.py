@@ -317,4 +317,32 @@ class Collective(HashedOnce):
     copy_engine: bool = False
 
 
-Operator: TypeAlias = Gemm | Attention | Streaming | Collective
+@hashed_once
+@dataclass(frozen=True, slots=True)
+class Scan(HashedOnce):
+    """One kernel of a state-space mixer (Mamba-2), for ``batch`` sequences.
+
+    Parameters
+    ----------
+    kernel
+        Which: a name of :data:`joulecast.model.kernels.scan_work.WORK`.
+    heads, head_dim, groups, state, chunk
+        Of the mixer, as :class:`joulecast.model.architecture.state_space.StateSpace` has them.
+    gated
+        Whether this kernel multiplies by the gate, of those that may: the scan and the norm behind it.
+    """
+
+    kernel: str
+    batch: int
+    sequence: int
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    chunk: int
+    gated: bool = False
+    dtype: str = "bf16"
+    name: str = "scan"
+
+
+Operator: TypeAlias = Gemm | Attention | Streaming | Collective | Scan

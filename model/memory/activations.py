@@ -16,6 +16,7 @@ from joulecast.model.transformer import (
     math_attention,
     multi_token,
     operator_checkpoints,
+    state_space,
     stored_narrow,
     unfused_attention,
 )
@@ -61,16 +62,22 @@ def micro_batch_bytes(
 ) -> MicroBatchBytes:
     """What a micro-batch of so many sequences takes; plans that differ in how they are staged share it."""
     s = shard(config, implementation, batch, sequence)
+    each = [micro_batch_bytes(kind, implementation, batch, sequence) for kind in config.kinds] if _mixes(config) else []
     return MicroBatchBytes(
         shard=s,
-        layer=layer_bytes(s),
+        layer=max((one.layer for one in each), default=0.0) or layer_bytes(s),
         ends=_ends_bytes(s),
         boundary=boundary_bytes(s),
         logits=logits_bytes(s),
-        layer_transient=layer_transient_bytes(s),
+        layer_transient=max((one.layer_transient for one in each), default=0.0) or layer_transient_bytes(s),
         loss_transient=loss_transient_bytes(s),
         user_buffers=_user_buffer_bytes(s),
     )
+
+
+def _mixes(config: ModelConfig) -> bool:
+    """Whether the layers are a hybrid's, of which the largest stands for all where one is asked for."""
+    return len(config.kinds) > 1 and config.mixers != ()
 
 
 def not_kept_first_bytes(s: Shard) -> float:
@@ -133,7 +140,7 @@ def whole_layer_bytes(s: Shard) -> float:
         return modules_kept.layer_bytes(s)
     values = _stream_tokens(s) * config.hidden + s.tokens * _inner_width(s)
     experts = 0.0 if config.experts is None else expert_bytes(s)
-    kept = DTYPE_BYTES[implementation.dtype] * values + _STATISTIC_BYTES * _statistics(s)
+    kept = DTYPE_BYTES[implementation.dtype] * values + _STATISTIC_BYTES * _statistics(s) + state_space.kept_bytes(s)
     return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s) - stored_narrow.saved_bytes(s)
 
 
@@ -196,7 +203,7 @@ def _fp8_difference_bytes(s: Shard) -> float:
     narrow, wide = s.implementation.kept_narrow, DTYPE_BYTES[s.implementation.dtype]
     if narrow is None:
         return 0.0
-    replaced = 2 * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
+    replaced = s.config.halves * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
     if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
         replaced -= s.norm_tokens * s.config.hidden
     if s.config.latent is not None:
@@ -290,6 +297,7 @@ def layer_transient_bytes(s: Shard) -> float:
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
+    gradients = max(gradients, state_space.transient_bytes(s))
     if math_attention.applies(s):
         gradients = max(gradients, math_attention.gradient_bytes(s))
     if s.config.experts is not None:

@@ -30,6 +30,7 @@ from joulecast.model.transformer import (
     modules_layer,
     modules_shared,
     pytorch_norm,
+    state_space,
     transformers_attention,
     transformers_rotary,
 )
@@ -59,6 +60,8 @@ def layer_bytes(s: Shard) -> float:
     norms = hidden * (inputs * _norm_input(s) * s.norm_tokens + copies * read * s.tokens)
     widths = s.tokens * (size * _attention_width(s) + DTYPE_BYTES[s.between.implementation.dtype] * _mlp_width(s))
     weights = 0 if s.implementation.prepared else hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
+    if s.state_space is not None:
+        weights += hidden * (s.state_space.projected + s.state_space.inner)
     scores = _masked_scores(s) if masked_attention.masked(s) else 0.0
     written = transformers_attention.applies(s) and not s.implementation.recomputes("core_attn")
     scores += _written_scores(s) if written else 0.0
@@ -66,7 +69,7 @@ def layer_bytes(s: Shard) -> float:
         scores += modules_experts.kept_bytes(s) + modules_shared.kept_bytes(s)
     adapters = 0.0 if lora is None else lora_kept.adapter_bytes(s, lora)
     kept = norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
-    return kept + adapters
+    return kept + adapters + state_space.kept_bytes(s)
 
 
 def _masked_scores(s: Shard) -> float:

@@ -30,9 +30,10 @@ def saved_bytes(s: Shard) -> float:
     whole_mlp = run.recomputes("moe" if experts else "mlp")
     of_latent, of_shared = _copies(s)
     if run.recomputes("layernorm"):
-        saved += s.norm_tokens * hidden * narrow * (1 + of_latent)
+        saved += s.norm_tokens * hidden * narrow * (1 + of_latent) * s.config.attends
         # The second norm's output goes to the router in its own type, and to an MLP's product.
-        saved += 0.0 if whole_mlp else s.norm_tokens * hidden * (wide if experts else narrow)
+        second = s.norm_tokens * hidden * (wide if experts else narrow)
+        saved += 0.0 if whole_mlp else second * s.config.feeds_forward
     if s.config.latent is not None and run.recomputes("mla_up_proj"):
         saved += s.tokens * s.qkv_width * wide + s.norm_tokens * normed_latents(s.config.latent) * narrow
     if experts:
@@ -44,7 +45,7 @@ def saved_bytes(s: Shard) -> float:
         e = expert_shard(s)
         saved += e.all_rows * (e.ffn * narrow + clamped_width(s, e) * wide) if run.recomputes("moe_act") else 0.0
         return saved + (shared if run.recomputes("shared_experts") else 0.0)
-    if whole_mlp:
+    if whole_mlp and s.config.feeds_forward:
         saved += s.norm_tokens * hidden * narrow + s.tokens * (s.up_width * made + s.ffn * narrow)
     return saved
 

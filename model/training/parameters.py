@@ -10,7 +10,7 @@ from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
-from joulecast.model.transformer import modules_layer
+from joulecast.model.transformer import modules_layer, modules_shared, state_space
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -64,14 +64,23 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     s = shard(config, implementation, 1, 2 * implementation.tensor_parallel * implementation.context_parallel)
     hidden = config.hidden
     tensors: list[ParameterTensor] = []
-    linears = [
-        *((name, width, hidden, config.qkv_bias, True) for name, width in modules_layer.projections(s)),
-        ("output", hidden, s.attention_width, config.output_bias, False),
-    ]
+    linears: list[tuple[str, int, int, bool, bool]] = []
+    if config.attends:
+        linears += [
+            *((name, width, hidden, config.qkv_bias, True) for name, width in modules_layer.projections(s)),
+            ("output", hidden, s.attention_width, config.output_bias, False),
+        ]
+    if s.state_space is not None:
+        bias = s.state_space.projection_bias
+        linears.append(("in_proj", s.state_space.projected, hidden, bias, True))
+        linears.append(("out_proj", hidden, s.state_space.inner, bias, False))
+        tensors += (ParameterTensor(name, elements) for name, elements in state_space.scalars(s).items())
     if config.latent is not None:
         tensors += _latent(s, config.latent)
         del linears[0]
-    if config.experts is None:
+    if not config.feeds_forward:
+        pass
+    elif config.experts is None:
         linears += [(name, width, hidden, config.mlp_bias, True) for name, width in modules_layer.first_products(s)]
         linears.append(("down", hidden, s.ffn, config.mlp_bias, False))
     else:
@@ -80,11 +89,11 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
         tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True))
         if bias:
             tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
-    if config.attention_sinks:
+    if config.attention_sinks and config.attends:
         tensors.append(ParameterTensor("sinks", s.heads))
-    for part, size in zip(("query", "key"), config.qk_norm_sizes, strict=False):
+    for part, size in zip(("query", "key"), config.qk_norm_sizes if config.attends else (), strict=False):
         tensors.append(ParameterTensor(f"{part}_norm.weight", size, replicated=True))
-    norms = ("norm1", "norm2", "norm1_after", "norm2_after")[: config.layer_norms]
+    norms = config.norms
     if config.stays_wide:
         tensors = [replace(tensor, linear=False) for tensor in tensors]
     tensors += (tensor for name in norms for tensor in _norm(name, config))
@@ -130,7 +139,7 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
         yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)
         yield ParameterTensor("experts.down.bias", e.experts * hidden, expert=True)
     if experts.shared_ffn:
-        apart = s.config.gated_mlp and s.implementation.modules == "transformers"
+        apart = s.implementation.modules == "transformers" and not modules_shared.one_product(s)
         for name, width in (("gating", s.ffn), ("up", s.ffn)) if apart else (("up", s.up_width),):
             yield ParameterTensor(f"shared_{name}.weight", width * hidden, linear=True)
         yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True)

@@ -13,7 +13,8 @@ What differs from PyTorch's eager mode (:mod:`joulecast.model.transformer.eager_
   parallelism the layer's input is gathered again in the backward, beside the input-gradient product;
 - full recomputation repeats the whole forward, its communication included;
 - the MLP may be a Mixture of Experts (:mod:`joulecast.model.transformer.moe`), attention may be latent
-  (:mod:`joulecast.model.transformer.latent_attention`);
+  (:mod:`joulecast.model.transformer.latent_attention`); a hybrid's layers may have a state space in its place
+  (:mod:`joulecast.model.transformer.megatron_state_space`), or one half of the two alone;
 - linear layers may run in FP8 (:mod:`joulecast.model.framework.narrow`);
 - the loss is vocabulary-parallel and in fp32, the optimizer keeps fp32 master weights.
 
@@ -29,6 +30,7 @@ from joulecast.model.transformer import (
     latent_attention,
     megatron_mlp,
     megatron_rotary,
+    megatron_state_space,
     moe,
     query_scaling,
 )
@@ -50,14 +52,42 @@ JOINED_VIEWS = 0.94
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
-    first = attention_forward(s) if s.config.latent is None else latent_attention.forward(s)
-    return (*first, *(megatron_mlp.forward(s) if s.config.experts is None else moe.forward(s)))
+    return (*_mixed_forward(s), *_fed_forward(s))
+
+
+def _mixed_forward(s: Shard) -> tuple[Launch, ...]:
+    """What mixes positions, where a layer does."""
+    if s.state_space is not None:
+        return megatron_state_space.forward(s)
+    if not s.config.attends:
+        return ()
+    return attention_forward(s) if s.config.latent is None else latent_attention.forward(s)
+
+
+def _fed_forward(s: Shard) -> tuple[Launch, ...]:
+    """MLP or experts, where a layer has them."""
+    if not s.config.feeds_forward:
+        return ()
+    return megatron_mlp.forward(s) if s.config.experts is None else moe.forward(s)
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Backward of a layer without recomputation in front."""
-    last = attention_backward(s) if s.config.latent is None else latent_attention.backward(s)
-    return (*(megatron_mlp.backward(s) if s.config.experts is None else moe.backward(s)), *last)
+    return (*_fed_backward(s), *_mixed_backward(s))
+
+
+def _mixed_backward(s: Shard) -> tuple[Launch, ...]:
+    if s.state_space is not None:
+        return megatron_state_space.backward(s)
+    if not s.config.attends:
+        return ()
+    return attention_backward(s) if s.config.latent is None else latent_attention.backward(s)
+
+
+def _fed_backward(s: Shard) -> tuple[Launch, ...]:
+    if not s.config.feeds_forward:
+        return ()
+    return megatron_mlp.backward(s) if s.config.experts is None else moe.backward(s)
 
 
 def attention_forward(s: Shard) -> tuple[Launch, ...]:

@@ -56,6 +56,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *_product("experts.down", s, e, hidden, e.ffn),
         *expert_weights.put_back(s, e),
         *modules_shared.forward(s),
+        *eager.branch_scaling("norm2.branch.scale", s),
         eager.residual_addition("residual2", s),
     )
 
@@ -66,6 +67,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     values = e.sent * hidden
     kernels, sums = pytorch_norm.backward("norm2", s, accumulate)
     return (
+        *eager.branch_scaling("norm2.branch.grad.scale", s),
         *modules_shared.backward(s, accumulate),
         *expert_weights.put_back_backward(s, e),
         *_product_backward("experts.down", s, e, hidden, e.ffn, accumulate),

@@ -19,6 +19,7 @@ from joulecast.model.transformer import (
     masked_attention,
     modules_activation,
     modules_experts,
+    modules_state_space,
     pytorch_norm,
     rotary,
     torchtitan_rotary,
@@ -31,6 +32,25 @@ from joulecast.model.transformer.row_operators import widened
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
+    return (*_mixed_forward(s), *_fed_forward(s))
+
+
+def _mixed_forward(s: Shard) -> tuple[Launch, ...]:
+    """What mixes positions, where a layer does."""
+    if s.state_space is not None:
+        return modules_state_space.forward(s)
+    return _attention_half_forward(s) if s.config.attends else ()
+
+
+def _fed_forward(s: Shard) -> tuple[Launch, ...]:
+    """MLP or experts, where a layer has them."""
+    if not s.config.feeds_forward:
+        return ()
+    return _mlp_half_forward(s) if s.config.experts is None else modules_experts.forward(s)
+
+
+def _attention_half_forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, attention block and residual addition."""
     config = s.config
     return (
         *pytorch_norm.block_forward("norm1", s),
@@ -46,15 +66,30 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *dropout.forward("output", s),
         *pytorch_norm.branch_forward("norm1", s),
         residual_addition("residual1", s),
-        *(_mlp_half_forward(s) if config.experts is None else modules_experts.forward(s)),
     )
 
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """Backward of a layer."""
+    return (*_fed_backward(s, accumulate), *_mixed_backward(s, accumulate, leaf_input))
+
+
+def _mixed_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    if s.state_space is not None:
+        return modules_state_space.backward(s, accumulate=accumulate, leaf_input=leaf_input)
+    return _attention_half_backward(s, accumulate, leaf_input) if s.config.attends else ()
+
+
+def _fed_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    if not s.config.feeds_forward:
+        return ()
+    return _mlp_half_backward(s, accumulate) if s.config.experts is None else modules_experts.backward(s, accumulate)
+
+
+def _attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """From the gradient behind the first residual addition to the layer's input gradient."""
     config = s.config
     return (
-        *(_mlp_half_backward(s, accumulate) if config.experts is None else modules_experts.backward(s, accumulate)),
         *_branch_gradient("output", s),
         *pytorch_norm.branch_backward("norm1", s, accumulate),
         *dropout.backward("output", s),

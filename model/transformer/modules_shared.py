@@ -22,10 +22,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         return ()
     hidden = s.config.hidden
     return (
-        *autocast_linear.forward("shared_gating", s, s.ffn, hidden),
-        modules_activation.gate(s),
-        *autocast_linear.forward("shared_up", s, s.ffn, hidden),
-        modules_activation.gate_product(s),
+        *_first_forward(s),
         *autocast_linear.forward("shared_down", s, hidden, s.ffn),
         *_scaled(s),
         eager.residual_addition("shared.add", s),
@@ -40,12 +37,40 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     return (
         *_scaled_backward(s, accumulate),
         *autocast_linear.backward("shared_down", s, hidden, s.ffn, False, accumulate),
+        *_first_backward(s, accumulate),
+        eager.residual_addition("shared.grad.join", s),
+    )
+
+
+def one_product(s: Shard) -> bool:
+    """Whether one product stands in front of the activation: without a gate, or with one joined to it."""
+    return not s.config.gated_mlp or s.config.joint_up
+
+
+def _first_forward(s: Shard) -> tuple[Launch, ...]:
+    """First products and activation."""
+    hidden = s.config.hidden
+    if one_product(s):
+        return (*autocast_linear.forward("shared_up", s, s.up_width, hidden), *modules_activation.forward(s))
+    return (
+        *autocast_linear.forward("shared_gating", s, s.ffn, hidden),
+        modules_activation.gate(s),
+        *autocast_linear.forward("shared_up", s, s.ffn, hidden),
+        modules_activation.gate_product(s),
+    )
+
+
+def _first_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    hidden = s.config.hidden
+    if one_product(s):
+        product = autocast_linear.backward("shared_up", s, s.up_width, hidden, False, accumulate)
+        return (*modules_activation.backward(s), *product)
+    return (
         *modules_activation.gate_product_backward(s),
         *autocast_linear.backward("shared_up", s, s.ffn, hidden, False, accumulate),
         modules_activation.gate_backward(s),
         *autocast_linear.backward("shared_gating", s, s.ffn, hidden, False, accumulate),
         eager.residual_addition("shared.grad.branches", s),
-        eager.residual_addition("shared.grad.join", s),
     )
 
 

@@ -53,7 +53,8 @@ CAST_TOGETHER = ("delayed", "nvfp4")
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, experts and residual addition."""
-    return (eager.norm_forward("norm2", s), *_experts_forward(s), eager.residual_addition("residual2", s))
+    scaled = eager.branch_scaling("norm2.branch.scale", s)
+    return (eager.norm_forward("norm2", s), *_experts_forward(s), *scaled, eager.residual_addition("residual2", s))
 
 
 def _experts_forward(s: Shard) -> tuple[Launch, ...]:
@@ -84,6 +85,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     act, sent = biased_experts.activation(s, e), run.narrow_dispatch
     made = _cast("experts.down.input", s, e, e.ffn)
     return (
+        *eager.branch_scaling("norm2.branch.grad.scale", s),
         *recomputed_norm("norm2", s),
         *(_experts_forward(s) if run.recomputes("moe") else ()),
         *permuted(copies("unpermute.grad", s, e, reads=random_reads(s)), s),

@@ -41,7 +41,7 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
         return ()
     if s.implementation.keeps_products:
         return core_attention.core_attention(s, "forward")
-    launches, ending, needed = forward(s), "down" if s.config.experts is None else "unpermute", 0
+    launches, (ending, needed) = forward(s), _last_product(s)
     if not s.implementation.recompute_stops_early:
         return launches
     if eager.after_block(s):  # a norm behind the product needs its result; a fused one keeps statistics that it makes
@@ -54,6 +54,13 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
     last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)
     repeated = launches[: last + needed]
     return operator_checkpoints.again(repeated, s) if s.implementation.recompute == "operators" else repeated
+
+
+def _last_product(s: Shard) -> tuple[str, int]:
+    """The launch behind which nothing is repeated, and whether it is itself: a scan's function runs to its end."""
+    if s.config.feeds_forward:
+        return ("down" if s.config.experts is None else "unpermute"), 0
+    return ("output", 0) if s.state_space is None else ("out_proj", 1)
 
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:

@@ -226,7 +226,7 @@ def _sizes(frame: PlanFrame, space: Space, fixed: Mapping[str, Any]) -> _Sizes:
         per_node=frame.cluster.gpus_per_node,
         batch=of("workload.global_batch_size"),
         blocks=frame.model.layers + sum(bool(of(key)) for key in _COUNTED),
-        heads=frame.model.heads,
+        heads=frame.model.split_heads,
         within_node=dict(space.axes).get(TP, ()) is None,
         context=of("parallelism.context_parallel_size"),
         uneven=of("parallelism.stage_layers") is not None,

@@ -24,8 +24,6 @@ from joulecast.simulator.job_files.shell_values import Spot, marks
 _TELLING = ("--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-model-parallel-size")
 #: Training scripts of models that are not known, by a part of their name.
 _FOREIGN = {
-    "mamba": "models with Mamba layers",
-    "hybrid": "models with Mamba layers",
     "t5": "models with an encoder",
     "bert": "BERT",
     "ict": "retrieval models",
@@ -68,6 +66,7 @@ def megatron_draft(command: Command, asked: Asked, file: str) -> Draft:
     place = script_place(command.words)
     _refuse_script(command.words[place], file)
     flags, loose = read_flags(command.words[place + 1 :], file)
+    _refuse_unnamed_mixers(command.words[place], flags, asked, file)
     draft = Draft(file)
     config = flags.text(YAML)
     if config is not None:  # then Megatron regards no other flag
@@ -140,6 +139,20 @@ def _refuse_script(word: Spot, file: str) -> None:
         if part in name.lower().split("_"):
             remedy = "Plans are of language models that are decoders alone."
             raise InputError(f"{what} are not known", file=file, line=word.line, key=word.text, remedy=remedy)
+
+
+def _refuse_unnamed_mixers(word: Spot, flags: Flags, asked: Asked, file: str) -> None:
+    """Scripts of hybrids say their layers in a pattern: without one all are state spaces, or shares of each are."""
+    parts = word.text.rpartition("/")[2].removesuffix(".py").lower().split("_")
+    said = asked.model is not None or flags.text(YAML) or any(flags.line(one) for one in megatron_model.PATTERNS)
+    if {"mamba", "hybrid"} & set(parts) and not said:
+        raise InputError(
+            "the layers of a hybrid are known by their pattern",
+            file=file,
+            line=word.line,
+            key=word.text,
+            remedy=f"Write {megatron_model.PATTERNS[0]}, or give the model by its name or config.json: --model.",
+        )
 
 
 def _rest(flags: Flags, loose: Sequence[Spot], draft: Draft, asked: Asked) -> None:

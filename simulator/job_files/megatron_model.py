@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from joulecast.model.architecture.state_space import MIXERS
 from joulecast.model.framework.vocabulary import padded_vocabulary
 from joulecast.simulator.job_files.draft import Draft, Setting
 from joulecast.simulator.job_files.flags import Flags
@@ -23,8 +24,12 @@ SHAPE = (
     *("--moe-shared-expert-intermediate-size", "--moe-router-topk", "--moe-router-num-groups"),
     *("--moe-router-group-topk", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--vocab-size", "--padded-vocab-size", "--tokenizer-type"),
-    *("--tokenizer-model", "--make-vocab-size-divisible-by"),
+    *("--tokenizer-model", "--make-vocab-size-divisible-by", "--hybrid-override-pattern", "--hybrid-layer-pattern"),
+    *("--mamba-state-dim", "--mamba-head-dim", "--mamba-num-groups", "--mamba-num-heads"),
 )
+#: Flags of a hybrid's layers, an older and a newer one, and those that a pattern stands in place of.
+PATTERNS = ("--hybrid-override-pattern", "--hybrid-layer-pattern")
+RATIOS = ("--hybrid-attention-ratio", "--hybrid-mlp-ratio")
 #: Most layers of a pattern, far above any model's.
 MOST_LAYERS = 10_000
 
@@ -43,6 +48,7 @@ def read_model(flags: Flags, draft: Draft) -> None:
     experts = flags.whole("--num-experts", least=0) or 0
     if experts > flags.on("--deepspeed"):  # there, one expert is an ordinary MLP
         _experts(sizes, experts)
+    _state_spaces(sizes)
     vocabularies = _vocabularies(flags)
     if vocabularies:
         names = ("--padded-vocab-size", "--vocab-size", "--tokenizer-type", "--vocab-file", "--merge-file")
@@ -70,7 +76,11 @@ def _plain(sizes: _Sizes) -> None:
     """Widths, the MLP, norms and biases."""
     flags, put = sizes.flags, sizes.put
     layers = "--num-layers" if flags.line("--num-layers") else "--encoder-num-layers"
-    put("num_hidden_layers", flags.needed("--num-layers", flags.whole(layers)), layers)
+    pattern = _pattern(flags)
+    if pattern and not flags.line(layers):
+        put("num_hidden_layers", len(pattern[1]), pattern[0])
+    else:
+        put("num_hidden_layers", flags.needed("--num-layers", flags.whole(layers)), layers)
     hidden = flags.needed("--hidden-size", flags.whole("--hidden-size"))
     put("hidden_size", hidden, "--hidden-size")
     gated = flags.on("--swiglu")
@@ -136,6 +146,43 @@ def _attention(sizes: _Sizes) -> None:
     if flags.on("--qk-l2-norm"):
         remedy = "Give the model by its name or config.json: --model."
         raise flags.error("norms without weights are not known of a model in a plan", "--qk-l2-norm", remedy)
+
+
+def _pattern(flags: Flags) -> tuple[str, str] | None:
+    """The flag of a hybrid's pattern of layers, and the pattern."""
+    given = next((flag for flag in PATTERNS if flags.line(flag)), None)
+    if given is None:
+        return None
+    text = (flags.text(given) or "").strip("\"'")
+    if not text or set(text) - set(MIXERS[:4]):
+        remedy = f"Write one of {' '.join(MIXERS[:4])} for each layer, without marks of stages."
+        raise flags.error(f"{text!r} is no pattern of layers that is known", given, remedy)
+    for ratio in RATIOS:
+        flags.number(ratio)
+    flags.on("--is-hybrid-model")
+    spec = flags.given.get("--spec")
+    if spec is not None and any("mamba" in value for value in spec.values):  # the layers that the pattern names
+        flags.known.add("--spec")
+    return given, text
+
+
+def _state_spaces(sizes: _Sizes) -> None:
+    """A hybrid's layers, and the sizes of its state spaces; Megatron's scan takes 128 positions at once."""
+    flags, put = sizes.flags, sizes.put
+    pattern = _pattern(flags)
+    if pattern is None:
+        return
+    put("hybrid_override_pattern", pattern[1], pattern[0])
+    if "M" not in pattern[1]:
+        return
+    for key, flag, default in (
+        ("mamba_head_dim", "--mamba-head-dim", 64),
+        ("ssm_state_size", "--mamba-state-dim", 128),
+        ("mamba_n_groups", "--mamba-num-groups", 8),
+    ):
+        put(key, flags.whole(flag, default), flag)
+    usual = 2 * sizes.found["hidden_size"].value // sizes.found["mamba_head_dim"].value
+    put("mamba_num_heads", flags.whole("--mamba-num-heads", usual), "--mamba-num-heads")
 
 
 def _experts(sizes: _Sizes, count: int) -> None:

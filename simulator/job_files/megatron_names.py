@@ -144,8 +144,7 @@ _LAYERS = "its layers are not known: the forecast would be of another model"
 #: With these the forecast would be far off.
 _REFUSED: Mapping[str, str] = {
     (
-        "--hybrid-override-pattern --hybrid-attention-ratio --hybrid-mlp-ratio --is-hybrid-model "
-        "--hybrid-layer-pattern --mamba-state-dim --mamba-head-dim --mamba-num-groups --mamba-num-heads "
+        "--hybrid-attention-ratio --hybrid-mlp-ratio --is-hybrid-model "
         "--heterogeneous-layers-config-path --heterogeneous-layers-config-encoded-json --retro-add-retriever "
         "--experimental-attention-variant"
     ): _LAYERS,
@@ -165,6 +164,7 @@ _REFUSED: Mapping[str, str] = {
     "--batch-size": "Megatron itself refuses it; use --micro-batch-size",
     "--warmup": "Megatron itself refuses it; use --lr-warmup-fraction",
     "--use-checkpoint-args": "the model's sizes are in a checkpoint, which is not read; write them as flags",
+    "--disable-mamba-mem-eff-path": "a scan that keeps what its fused function makes again is not known",
     "--kitchen-config-file --kitchen-recipe-number": "its number formats are not known",
 }
 REFUSED = by_name(_REFUSED)

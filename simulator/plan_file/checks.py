@@ -303,11 +303,14 @@ def _narrow_states(plan: Plan, source: Source) -> None:
 
 def _shapes(plan: Plan, source: Source) -> None:
     model, tp = plan.workload.model, plan.tp
-    parts = {
-        "attention heads": model.heads,
+    parts: dict[str, int] = {}
+    if model.attends:
+        parts["attention heads"] = model.heads
         # Fewer key-value heads than ranks are replicated.
-        "key-value heads": tp if tp % model.kv_heads == 0 else model.kv_heads,
-    }
+        parts["key-value heads"] = tp if tp % model.kv_heads == 0 else model.kv_heads
+    if model.state_space is not None:
+        parts["heads of a state space"] = model.state_space.heads
+        parts["groups of such heads"] = model.state_space.groups
     if model.dense_layers:
         parts["MLP columns"] = model.ffn
     if model.experts is not None:

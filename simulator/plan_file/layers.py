@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from joulecast.errors import NotYetError
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.model_flops import megatron_flops, training_flops
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
     "biases of their own": lambda model: model.own_code == "falcon" and _biased(model),
     "masks in any case": lambda model: model.own_code == "falcon",
     "attention of their own": lambda model: model.own_code in ("gptj", "bloom", "mpt"),
+    "hybrids": lambda model: model.mixers != (),
 }
+_HYBRIDS, _LEAVE = ("hybrids",), "Leave it out."
 #: Traits whose kernels are counted for layers of transformers' code and for joint products alone.
 UNUSUAL = (
     *("norms elsewhere", "shared norms", "norms of all heads", "norms without weights"),
@@ -74,6 +77,10 @@ def _users(plan: Plan) -> bool:
 
 def _backend_is_none_of(*backends: str) -> Callable[[Plan], bool]:
     return lambda plan: plan.implementation.attention_backend not in backends
+
+
+def _eager(plan: Plan) -> bool:
+    return plan.implementation.framework == "pytorch-eager"
 
 
 def _recomputes_parts(plan: Plan) -> bool:
@@ -199,6 +206,45 @@ REFUSALS = (
         ("norms elsewhere",),
         "Use a model whose norms stand in front of the blocks.",
     ),
+    Refusal(
+        "implementation.modules",
+        "modules other than those of transformers",
+        lambda plan: _eager(plan) and not _users(plan),
+        _HYBRIDS,
+        'Set it to "transformers", or implementation.framework = "megatron".',
+    ),
+    Refusal("implementation.compile", "compiled layers", lambda plan: plan.implementation.compile, _HYBRIDS, _LEAVE),
+    Refusal("workload.lora", "adapters", lambda plan: plan.workload.lora is not None, _HYBRIDS, _LEAVE),
+    Refusal(
+        "implementation.parameter_precision",
+        "torch.autocast's kernels",
+        lambda plan: _eager(plan) and plan.implementation.parameter_precision == "fp32" and not plan.parallelism.fsdp,
+        _HYBRIDS,
+        "Leave it out, or shard with parallelism.fsdp.",
+    ),
+    Refusal("parallelism.context_parallel_size", "sequences split over GPUs", lambda p: p.cp > 1, _HYBRIDS, "Use 1."),
+    Refusal(
+        "parallelism.tensor_model_parallel_size",
+        "mixers split over GPUs in PyTorch",
+        lambda plan: _eager(plan) and plan.tp > 1,
+        _HYBRIDS,
+        'Use 1, or implementation.framework = "megatron".',
+    ),
+    Refusal(
+        "workload.mtp_num_layers",
+        "modules that predict further tokens",
+        lambda plan: plan.workload.model.mtp_layers > 0,
+        _HYBRIDS,
+        "Leave it out.",
+    ),
+    Refusal(
+        "implementation.deterministic",
+        "deterministic algorithms",
+        lambda plan: plan.implementation.deterministic,
+        _HYBRIDS,
+        _LEAVE,
+    ),
+    Refusal("overlap.ep_comm", "micro-batches beside each other", lambda p: p.overlap.ep_comm, _HYBRIDS, _LEAVE),
 )
 
 
@@ -245,6 +291,8 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append("attention is PyTorch's own, which is given a mask and computes the whole square")
     if model.alibi:
         said.append(_alibi(plan))
+    if model.state_space is not None:
+        said += _state_spaces(plan)
     if model.text_part:
         said.append("the model's part that reads text is trained, alone")
     return tuple(said)
@@ -271,6 +319,17 @@ def _sinks(run: Implementation) -> str:
     if run.moe_fused_mlp:
         return f"{held}, and experts' products their clamps and biases"
     return f"{held}; clamps and biases of experts run in PyTorch's own kernels, which are counted from Megatron's code"
+
+
+def _state_spaces(plan: Plan) -> tuple[str, ...]:
+    """Whose kernels scan, and how Megatron counts what they do."""
+    w, tokens = plan.workload, float(plan.tokens)
+    scans = "state spaces run in mamba_ssm's Triton kernels, compiled before, at the pace of an H200's and an H100's"
+    if plan.implementation.framework != "megatron":
+        return (scans,)
+    more = megatron_flops(w.model, w.sequence_length, tokens) / training_flops(w.model, w.sequence_length, tokens) - 1
+    counted = f"Megatron counts {abs(100 * more):.1f} % {'more' if more > 0 else 'fewer'} operations of a step"
+    return scans, f"{counted}: it scans twice the hidden size, by 7 of them for each value and each of its states"
 
 
 def _window(plan: Plan) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.hf import hub_remedy, load_model
+from joulecast.model.architecture.hf_reader import shortest
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.state_space import MIXERS, StateSpace, expert_turns
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.schema import PlanFile
@@ -85,6 +87,9 @@ def inline_model(table: InlineModel, source: Source) -> ModelConfig:
             "workload.model.num_attention_heads",
             remedy="Use a divisor of hidden_size, or give head_dim.",
         )
+    mixers, experts = _inline_mixers(table, source), _inline_experts(table, source)
+    if mixers:
+        experts = _hybrid_experts(mixers, experts, source)
     return ModelConfig(
         name="inline",
         hidden=table.hidden_size,
@@ -108,7 +113,9 @@ def inline_model(table: InlineModel, source: Source) -> ModelConfig:
         mlp_bias=table.bias,
         rotary=table.rotary,
         learned_positions=table.learned_positions,
-        experts=_inline_experts(table, source),
+        experts=experts,
+        mixers=mixers,
+        state_space=_inline_state_space(table, mixers, source),
     )
 
 
@@ -137,6 +144,52 @@ def _inline_latent(table: InlineModel, source: Source) -> LatentAttention | None
         rotary_dim=table.qk_rope_head_dim,
         value_dim=table.v_head_dim,
     )
+
+
+PATTERN = "hybrid_override_pattern"
+#: Sizes that only state spaces have.
+_OF_STATE_SPACES = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "mamba_n_groups", "mamba_chunk_size")
+
+
+def _inline_mixers(table: InlineModel, source: Source) -> tuple[str, ...]:
+    """What each layer of a hybrid is made of."""
+    pattern, key = table.hybrid_override_pattern, f"workload.model.{PATTERN}"
+    if pattern is None:
+        for size in _OF_STATE_SPACES:
+            if size in table.model_fields_set:
+                remedy = f"Give {PATTERN}, or leave this key out."
+                raise source.error("this is a size of state spaces", f"workload.model.{size}", remedy=remedy)
+        return ()
+    if not pattern or set(pattern) - set(MIXERS[:4]):
+        raise source.error("not a pattern of layers", key, remedy=f"Write one of {' '.join(MIXERS[:4])} for each.")
+    if len(pattern) != table.num_hidden_layers:
+        what = f"the pattern has {len(pattern)} layers, the model {table.num_hidden_layers}"
+        raise source.error(what, key, remedy="Write a letter for each.")
+    return shortest(list(pattern))
+
+
+def _hybrid_experts(mixers: tuple[str, ...], experts: Experts | None, source: Source) -> Experts | None:
+    """Experts in the layers that a hybrid's pattern says."""
+    if (experts is None) == ("E" in mixers):
+        what = "experts in no layer of the pattern" if experts is not None else "layers of experts without their sizes"
+        remedy = "Leave num_experts out." if experts is not None else "Give num_experts and what belongs to it."
+        raise source.error(what, f"workload.model.{PATTERN}", remedy=remedy)
+    if experts is None:
+        return None
+    if experts.dense_layers or experts.turns:
+        what, remedy = "a hybrid's pattern says which layers have experts", "Leave the others' keys out."
+        raise source.error(what, f"workload.model.{PATTERN}", remedy=remedy)
+    return replace(experts, turns=expert_turns(mixers))
+
+
+def _inline_state_space(table: InlineModel, mixers: tuple[str, ...], source: Source) -> StateSpace | None:
+    if "M" not in mixers:
+        return None
+    heads, groups = table.mamba_num_heads or 2 * table.hidden_size // table.mamba_head_dim, table.mamba_n_groups
+    if heads % groups:
+        what = f"{heads} heads of state spaces are not divisible by {groups} groups"
+        raise source.error(what, "workload.model.mamba_n_groups", remedy="Use a divisor of mamba_num_heads.")
+    return StateSpace(heads, table.mamba_head_dim, table.ssm_state_size, groups, chunk=table.mamba_chunk_size)
 
 
 #: Keys that only say something of experts.

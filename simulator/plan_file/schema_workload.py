@@ -57,6 +57,18 @@ class InlineModel(Table):
     qk_nope_head_dim: int = Field(128, gt=0, description="Latent attention: part of a head without rotary position.")
     qk_rope_head_dim: int = Field(64, gt=0, description="Latent attention: part of a head with it.")
     v_head_dim: int = Field(128, gt=0, description="Latent attention: size of a head's value.")
+    hybrid_override_pattern: str | None = Field(
+        None,
+        description="A hybrid: of each block whether it is a state space, M (Mamba-2), attention, *, an MLP, -, or "
+        "experts, E, each behind a norm of its own; default: every block has attention and an MLP or experts.",
+    )
+    mamba_num_heads: int | None = Field(
+        None, gt=0, description="State spaces: heads; default: as many as twice the hidden size has."
+    )
+    mamba_head_dim: int = Field(64, gt=0, description="State spaces: size of a head.")
+    ssm_state_size: int = Field(128, gt=0, description="State spaces: states of each value.")
+    mamba_n_groups: int = Field(8, gt=0, description="State spaces: groups of heads that share B and C.")
+    mamba_chunk_size: int = Field(128, gt=0, description="State spaces: positions that the scan takes at once.")
 
 
 class LoraTable(Table):

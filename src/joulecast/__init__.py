@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from joulecast.model.cluster.fabric import Fabric
     from joulecast.model.kernels.documents import Documents
-    from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Streaming, Tile
+    from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Scan, Streaming, Tile
 
 __version__ = "0.1.0"
 
@@ -43,7 +43,7 @@ _MODULES = {
     ),
     "joulecast.model.cluster.fabric": ("Fabric",),
     "joulecast.model.kernels.documents": ("Documents",),
-    "joulecast.model.kernels.operators": ("Attention", "Collective", "Gemm", "RowTile", "Streaming", "Tile"),
+    "joulecast.model.kernels.operators": ("Attention", "Collective", "Gemm", "RowTile", "Scan", "Streaming", "Tile"),
 }
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "JoulecastError",
     "NotYetError",
     "RowTile",
+    "Scan",
     "Streaming",
     "Tile",
     "UnknownNameError",

@@ -167,7 +167,7 @@ class Gpu:
         Parameters
         ----------
         operator
-            A ``Gemm``, ``Attention``, ``Streaming`` or ``Collective``.
+            A ``Gemm``, ``Attention``, ``Streaming``, ``Collective`` or ``Scan``.
         clock_mhz
             Locked SM clock [MHz]; by default the board chooses it under its power limit.
         power_limit_w

@@ -10,6 +10,7 @@ from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf import parse_config
 from joulecast.model.architecture.hf_families import FAMILIES
+from joulecast.model.architecture.hf_hybrid_families import HYBRID_FAMILIES
 from joulecast.model.architecture.hf_refused import REFUSED
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import matrix_elements, training_flops
@@ -243,7 +244,7 @@ def test_every_family_is_read() -> None:
     named = {str(keys["model_type"]) for keys, _ in PUBLISHED.values()}
     catalogued = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"}
     counted = {str(keys["model_type"]) for keys, _ in COUNTED.values()}
-    assert set(FAMILIES) == named | catalogued | counted | {"kimi_k2", "ministral3"}
+    assert set(FAMILIES) == named | catalogued | counted | {"kimi_k2", "ministral3"} | set(HYBRID_FAMILIES)
 
 
 def test_operations_of_a_step_worked_out() -> None:
@@ -308,7 +309,7 @@ def test_an_unknown_family_is_not_taken_for_one_of_a_like_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("falcon_mamba", "state-space"), ("nemotron_h", "state-space"), ("qwen3_next", "linear attention"),
+        ("falcon_mamba", "state-space"), ("zamba2", "state-space"), ("qwen3_next", "linear attention"),
         ("kimi_linear", "linear attention"), ("deepseek_v32", "sparse attention"), ("gemma3n", "embeddings in every"),
     ],
 )  # fmt: skip

@@ -109,6 +109,11 @@ ROUNDED = {
     "gpt-1t": 1008.0,
     "nemotron-4-15b": 15.6,
     "nemotron-4-340b": 341.0,
+    "nemotron-h-8b": 8.1,
+    "nemotron-h-56b": 56.3,
+    "nemotron-3-nano-30b-a3b": 31.6,
+    "granite-4.0-h-micro": 3.19,
+    "granite-4.0-h-small": 32.2,
 }
 
 SMALL: dict[str, Any] = {

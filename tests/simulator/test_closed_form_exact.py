@@ -49,6 +49,22 @@ PLANS: dict[str, dict[str, Any]] = {
     },
     "layers that take turns": {"model": "gpt-oss-20b", "eager": True, "pp": 2},
     "layers of two kinds": {"model": "gemma-3-4b", "tp": 2, "pp": 2, "layers": 12},
+    "state spaces between others": {"model": "nemotron-h-8b", "tp": 2, "pp": 2, "layers": 16},
+    "state spaces, cut unevenly": {
+        "model": "nemotron-h-8b",
+        "pp": 2,
+        "layers": 13,
+        "stage_layers": [8, 5],
+        "distributed_optimizer": True,
+        "overlap": BESIDE,
+    },
+    "state spaces and experts": {
+        "model": "nemotron-3-nano-30b-a3b",
+        "layers": 6,
+        "expert_model_parallel_size": 8,
+        "distributed_optimizer": True,
+    },
+    "state spaces sharded": {"model": "granite-4.0-h-micro", "eager": True, "users": True, "fsdp": True, "layers": 6},
 }
 
 
@@ -60,6 +76,7 @@ def plan(
     layers: int = 8,
     *,
     eager: bool = False,
+    users: bool = False,
     schedule: dict[str, str] | None = None,
     overlap: dict[str, str] | None = None,
     **split: Any,
@@ -76,7 +93,11 @@ def plan(
             },
             "schedule": schedule or {"name": "1f1b" if pp > 1 else "none"},
             "overlap": overlap or {},
-            "implementation": {"framework": "pytorch-eager" if eager else "megatron", "cuda_graphs": True},
+            "implementation": {
+                "framework": "pytorch-eager" if eager else "megatron",
+                "modules": "transformers" if users else "joint",
+                "cuda_graphs": True,
+            },
             "power": {"clock_mhz": 1200},
             "network": {"nic_gbit_per_s": nic_gbit_per_s},
         }

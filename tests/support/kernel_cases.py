@@ -10,7 +10,8 @@ from typing import Any
 import joulecast as jc
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.kernels.documents import Documents
-from joulecast.model.kernels.operators import Operator
+from joulecast.model.kernels.operators import Operator, Scan
+from joulecast.model.kernels.scan_work import WORK
 
 ODD = (1, 1000, 4096, 129, 8192, 64, 500, 16384, 24, 2560, 7000, 256)
 
@@ -168,10 +169,19 @@ def in_fp4() -> Iterator[Operator]:
         yield jc.Streaming("cat", 2e8, 1.125e8, elements=1e8, dtype="fp4", footprint_bytes=math.inf, sm_cycles=cycles)
 
 
+def scans() -> Iterator[Operator]:
+    """Every kernel of a state-space mixer, of Nemotron-H-8B's and of a small one's sizes."""
+    for kernel in WORK:
+        for sizes in ((1, 8192, 128, 64, 8, 128, 128), (2, 1000, 24, 32, 1, 64, 256)):
+            for gated in (False, True):
+                yield Scan(kernel, *sizes, gated=gated)
+
+
 KINDS = {
     "products in FP4": in_fp4,
     "products": products, "tiled products": tiled_products, "attention": attention, "tiled attention": tiled_attention,
     "documents": documents,
     "streaming": streaming, "tiled rows": tiled_rows, "collectives": collectives,
+    "scans": scans,
 }  # fmt: skip
 TILED = ("tiled products", "tiled attention", "tiled rows")

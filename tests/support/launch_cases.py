@@ -14,7 +14,7 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.narrow import Narrow
-from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Scan, Streaming, Tile
 
 CLUSTER = Fabric(4, None, 1e11, 0.9, 5e-6)
 MOE = {
@@ -33,6 +33,16 @@ NEOX = {
 GPT2 = {
     "model_type": "gpt2", "n_embd": 1600, "n_layer": 3, "n_head": 25, "vocab_size": 50257, "n_positions": 1024,
     "tie_word_embeddings": True,
+}  # fmt: skip
+MAMBA2 = {
+    "model_type": "mamba2", "hidden_size": 1024, "num_hidden_layers": 3, "num_heads": 32, "head_dim": 64,
+    "state_size": 64, "n_groups": 4, "vocab_size": 32000, "chunk_size": 128, "residual_in_fp32": False,
+}  # fmt: skip
+GRANITE = {
+    "model_type": "granitemoehybrid", "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 512, "shared_intermediate_size": 1536, "vocab_size": 32001,
+    "num_local_experts": 16, "num_experts_per_tok": 3, "layer_types": ["mamba"] * 3, "mamba_n_heads": 32,
+    "mamba_d_head": 64, "mamba_d_state": 64, "mamba_n_groups": 1, "mamba_proj_bias": True,
 }  # fmt: skip
 TRANSFORMERS: dict[str, Any] = {"modules": "transformers"}
 TITAN: dict[str, Any] = {"modules": "torchtitan"}
@@ -76,6 +86,11 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "few keys": ("qwen2.5-3b", {"framework": "megatron", "tensor_parallel": 4, "fused_loss": True}, 1, 3072),
     "more tokens than are scattered at once": ("opt", {"tie_embeddings": False}, 1, 3073),
     "megatron": ("llama-3.1-8b", MEGATRON, 3, 1536),
+    "state spaces in megatron": ("mamba2", {**MEGATRON, "narrow": Narrow()}, 2, 1024),
+    "state spaces in megatron again": ("mamba2", {"framework": "megatron", "recompute": "full"}, 1, 1024),
+    "state spaces and experts in megatron": ("granitemoehybrid", {"framework": "megatron", **EXPERTS}, 2, 1024),
+    "state spaces in transformers": ("mamba2", TRANSFORMERS, 2, 1024),
+    "state spaces and experts in transformers": ("granitemoehybrid", {**TRANSFORMERS, "recompute": "full"}, 1, 1024),
     "megatron, streams whole": ("llama-3.1-8b", {"framework": "megatron", "tensor_parallel": 2}, 1, 2048),
     "megatron, one rank": ("qwen3-8b", {"framework": "megatron", "fused_loss": True}, 1, 2048),
     "megatron gpt": ("gpt-22b", {**MEGATRON, **UNFUSED, "recompute": "selective"}, 2, 2048),
@@ -189,7 +204,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 
 @lru_cache(maxsize=16)
 def model_of(name: str) -> ModelConfig:
-    for config in (MOE, OPT, NEOX, GPT2):
+    for config in (MOE, OPT, NEOX, GPT2, MAMBA2, GRANITE):
         if name == str(config["model_type"]).rpartition("_")[2]:
             return parse_config(config, name=name, file=name)
     found = load_model(name)
@@ -224,6 +239,8 @@ def _work(operator: Operator) -> list[str]:
     if isinstance(operator, Streaming):
         read, written, values = operator.bytes_read, operator.bytes_written, operator.elements
         return [operator.pattern, f"{read:.8g}+{written:.8g} of {values:.8g}"]
+    if isinstance(operator, Scan):
+        return [f"{operator.batch}*{operator.sequence}*{operator.heads}*{operator.head_dim}"]
     return [operator.kind, f"{operator.bytes:.8g}", f"over {operator.gpus}"]
 
 

@@ -99,7 +99,7 @@ def trivial_work(configuration: Mapping[str, Any]) -> Trivial:
         return Trivial(operator.flops)
     if isinstance(operator, Streaming):
         return Trivial((operator.bytes_read + operator.bytes_written) * work.counts[0], COPY_BANDWIDTH_BYTES_PER_S)
-    return Trivial(bus_bytes(operator))
+    return Trivial(bus_bytes(operator) if isinstance(operator, Collective) else 0.0)
 
 
 def bus_bytes(operator: Collective) -> float:

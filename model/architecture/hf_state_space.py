@@ -1,0 +1,132 @@
+"""State-space mixers, and what the layers of hybrid models are made of, as Hugging Face's ``config.json`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from joulecast.errors import InputError, NotYetError
+from joulecast.model.architecture.experts import Experts
+from joulecast.model.architecture.hf_experts import read_experts
+from joulecast.model.architecture.hf_family import Family, StateSpaceKeys
+from joulecast.model.architecture.hf_reader import Reader, shortest
+from joulecast.model.architecture.state_space import StateSpace, expert_turns
+
+#: Letters of Nemotron-H's ``hybrid_override_pattern``, which are also our mixers, and what ``layers_block_type`` calls
+#: such layers in files of either age.
+NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("mamba", "linear_attention"), "M"),
+    **dict.fromkeys(("attention", "full_attention"), "*"),
+    "mlp": "-",
+    "moe": "E",
+}
+#: Keys of parts that nothing here describes.
+UNKNOWN = {"moe_latent_size": "experts between latent projections", "block_configs": "layers of different sizes"}
+
+
+def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
+    """What each layer is made of; empty for models whose layers all have attention, and an MLP or experts.
+
+    Raises
+    ------
+    InputError
+        For letters or types that are not known, or not as many as layers.
+    NotYetError
+        For parts in :data:`UNKNOWN`.
+    """
+    keys = family.state_space
+    if keys is None:
+        return ()
+    for key, what in UNKNOWN.items():
+        if reader.data.get(key):
+            raise NotYetError(
+                f"a file with {key} is of a model that has {what}, which is not implemented",
+                file=reader.file,
+                key=reader.prefix + key,
+                remedy="Use a model whose file leaves it out.",
+            )
+    mixing = _mixing(reader, keys, layers)
+    if len(mixing) != layers:
+        raise InputError(
+            f"{len(mixing)} kinds for {layers} layers",
+            file=reader.file,
+            key=reader.prefix + keys.pattern,
+            remedy="Name one for each.",
+        )
+    if keys.followed and "M" not in mixing:
+        return ()  # layers like any other model's
+    second = "" if not keys.followed else "E" if family.experts and reader.whole(family.experts.count) else "-"
+    return shortest([mixer + second for mixer in mixing])
+
+
+def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
+    if not keys.pattern:
+        return "M" * layers
+    key = next((key for key in (*keys.older, keys.pattern) if reader.data.get(key) is not None), keys.pattern)
+    given = reader.data.get(key)
+    if keys.indexed:
+        attending = reader.places(key, layers)
+        return ["*" if layer in attending else "M" for layer in range(layers)]
+    known = ("M", "*") if keys.followed else ("M", "*", "-", "E")
+    if isinstance(given, str) and given and set(given) <= set(known):
+        return given
+    if isinstance(given, list) and all(isinstance(one, str) and NAMES.get(one) in known for one in given):
+        return [NAMES[one] for one in given]
+    names = [name for name, letter in NAMES.items() if letter in known]
+    raise InputError(
+        "must say what each layer is made of",
+        file=reader.file,
+        key=reader.prefix + key,
+        remedy=f"Give a list of {', '.join(names)}, or a string of {' '.join(known)}.",
+    )
+
+
+def read_hybrid_experts(
+    reader: Reader, kind: str, family: Family, layers: int, mixers: Sequence[str]
+) -> Experts | None:
+    """A file's Mixture of Experts, which stands in the layers of a hybrid that its file says."""
+    keys = family.experts
+    if family.state_space is None:
+        return read_experts(reader, kind, keys, layers)
+    without = not any("E" in one for one in mixers) if mixers else not (keys and reader.whole(keys.count))
+    experts = None if without else read_experts(reader, kind, keys, layers)
+    return None if experts is None else replace(experts, turns=expert_turns(mixers))
+
+
+def read_state_space(reader: Reader, family: Family, mixers: Sequence[str]) -> StateSpace | None:
+    """A file's state-space mixer, where its layers have such.
+
+    Raises
+    ------
+    InputError
+        Heads that groups do not divide, or sizes that contradict the file's factor of expansion.
+    """
+    keys = family.state_space
+    if keys is None or not any("M" in mixer for mixer in mixers):
+        return None
+    found = StateSpace(
+        heads=reader.count(keys.heads),
+        head_dim=_head_dim(reader, keys),
+        state=reader.count(keys.state),
+        groups=reader.count(keys.groups, 1),
+        conv=reader.count(keys.conv, 4),
+        chunk=reader.count(keys.chunk, 256),
+        conv_bias=reader.flag(keys.conv_bias, True),
+        projection_bias=reader.flag(keys.bias, False),
+    )
+    if found.heads % found.groups:
+        raise InputError(
+            f"{found.heads} heads are not divisible by {found.groups} groups",
+            file=reader.file,
+            key=reader.prefix + keys.groups,
+            remedy=f"Choose a divisor of {keys.heads}.",
+        )
+    return found
+
+
+def _head_dim(reader: Reader, keys: StateSpaceKeys) -> int:
+    """Size of a head, which Bamba's files may leave to the factor of expansion (``auto``)."""
+    if reader.data.get(keys.head_dim) not in (None, "auto"):
+        return reader.count(keys.head_dim)
+    inner = reader.count(keys.expand, 2) * reader.count("hidden_size")
+    return reader.divide(inner, reader.count(keys.heads), keys.heads)
