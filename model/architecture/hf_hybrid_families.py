@@ -60,7 +60,9 @@ _QWEN3_NEXT = Family(
     adapt=in_turns,
 )
 #: Qwen3.5's have products of their own for gates and for the numbers of heads.
-_QWEN3_5 = replace(_QWEN3_NEXT, joint_delta=False, experts=None)
+_QWEN3_5 = replace(
+    _QWEN3_NEXT, joint_delta=False, experts=None, defaults={**_QWEN3_NEXT_SIZES, "num_key_value_heads": 4}
+)
 
 
 def _qwen3_5_moe(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,6 +162,6 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
     "qwen3_next": _QWEN3_NEXT,
     "qwen3_5_text": _QWEN3_5,
     "qwen3_5": Family(text_of="qwen3_5_text"),
-    "qwen3_5_moe_text": replace(_QWEN3_5, experts=_QWEN3_NEXT.experts, adapt=_qwen3_5_moe),
+    "qwen3_5_moe_text": replace(_QWEN3_NEXT, joint_delta=False, adapt=_qwen3_5_moe),
     "qwen3_5_moe": Family(text_of="qwen3_5_moe_text"),
 }

@@ -26,9 +26,9 @@ from joulecast.model.transformer import transformers_attention, transformers_rot
 from joulecast.model.transformer.modules_activation import SILU, SILU_GRADIENT
 from joulecast.model.transformer.row_operators import MIXED, widened
 
-#: Cycles of an SM for a value of gradients that are summed over heads that share a query or key: twelve such kernels of
-#: `validate/recorded/scans` on two cards, 0.54 to 0.57 [estimate, +-5 %].
-SUMMED = 0.55
+#: Cycles of an SM for a value of gradients that are summed over heads that share a query or key: six such kernels of
+#: `validate/recorded/scans`, on two cards, are met within 6 % [estimate, +-5 %].
+SUMMED = 0.5
 #: Operations on the numbers of every head and token in fp32 forward and backward, and on those of a head.
 NUMBERS, NUMBERS_GRAD = ("widen", "bias", "softplus", "decay"), ("decay", "softplus", "round", "decay.product")
 DECAY, DECAY_GRAD = ("widen", "exp", "neg"), ("neg", "exp", "round")

@@ -7,8 +7,9 @@ Source: ``Qwen3NextAttention`` of transformers 5.17, as many kernels as it dispa
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, reordered, streaming
+from joulecast.model.framework.launches import Launch, one_by_one, reordered, streaming
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import transformers_rotary
 
 
 def cut_out(s: Shard) -> tuple[Launch, ...]:
@@ -38,10 +39,9 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def joined(s: Shard) -> tuple[Launch, ...]:
-    """Gradients of queries and gates joined head by head."""
-    if not s.config.gated_attention:
-        return ()
-    return (streaming("cat", "query.grad.cat", 2 * _values(s), dtype=s.implementation.dtype),)
+    """Gradients of queries, heads first, and of gates joined head by head."""
+    both, busy, dtype = 2 * _values(s), transformers_rotary.BUSY, s.implementation.dtype
+    return (one_by_one("unary", "query.grad.cat", both, transformers_rotary.JOINED, activity=busy, dtype=dtype),)
 
 
 def kept_width(s: Shard) -> int:

@@ -296,8 +296,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         if whole_norms and name != "value":
             launches += (*turns[name], *head_norm_backward(s.between, accumulate, name))
         else:
-            launches += turns[name]
-        launches += gated_attention.joined(s) if name == "query" else ()
+            launches += gated_attention.joined(s) if name == "query" and s.config.gated_attention else turns[name]
         launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)
         if name != "value":
             launches.append(_branches(name, s))

@@ -170,7 +170,9 @@ def test_attention_is_gated_by_its_own_product() -> None:
     assert (query.n, query.k) == (2 * 4 * 32, 64)
     names = [one.operator.name for one in (*forward, *backward)]
     assert names.index("attention.gated") == names.index("attention.gate.sigmoid") + 1 == names.index("output") - 1
+    # Queries' gradients are turned from heads first to tokens first where they are joined with gates'.
     assert names.index("query.grad.cat") < names.index("query.wgrad")
+    assert "rotary.key.grad.clone" in names and "rotary.query.grad.clone" not in names
     assert not [name for name in (one.operator.name for one in launched(read(), "GE")[0]) if "attention." in name]
 
 

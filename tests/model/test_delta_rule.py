@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from paths import ROOT
 
+from joulecast.model.architecture.hf import parse_config
+from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.delta_work import DELTA_WORK
@@ -16,6 +18,7 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Scan
 from joulecast.model.kernels.scan_work import sizes_of
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
+from joulecast.model.training.step import layer_backward
 
 RECORDED = ROOT / "validate" / "recorded" / "scans"
 #: Part of a kernel's recorded name, and ours.
@@ -35,6 +38,10 @@ NAMES = {
 #: Shapes to which the paces were fitted.
 FITTED = ("1x8192x32x32x128x128", "1x8192x4x8x128x128")
 CARDS = ("h200-sxm", "h100-sxm")
+QWEN = {
+    "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "intermediate_size": 96, "vocab_size": 1000, "max_position_embeddings": 128, "num_key_value_heads": 2,
+}  # fmt: skip
 #: Kernels that are shorter are told by their start and end [s].
 LEAST_S = 15e-6
 
@@ -124,6 +131,22 @@ def test_power_of_whole_calls_is_met(gpu) -> None:
         idle = float(np.ravel(idle_power_w(np.array([clock]), card(gpu)))[0])
         found.append(np.log((energy + max(0.0, taken - busy) * idle) / taken / float(row["power_w"])))
     assert len(found) == 8 and np.sqrt(np.mean(np.square(found))) < 0.10
+
+
+@pytest.mark.parametrize("gpu", CARDS)
+def test_sums_over_heads_that_share_a_key_are_met(gpu) -> None:
+    clock, found = clocks(gpu), 0
+    for row in rows("kernels"):
+        if row["gpu"] == gpu and "ReduceOp<c10::BFloat16" in row["kernel"]:
+            batch, sequence, keys, heads, width, _ = (int(size) for size in row["shape"].split("x"))
+            model = parse_config({**QWEN, "linear_num_key_heads": keys, "linear_num_value_heads": heads,
+                                  "linear_key_head_dim": width}, name="x", file="x.json")  # fmt: skip
+            launches = layer_backward(model.kinds[0], Implementation(modules="transformers"), batch, sequence)
+            total = next(one.operator for one in launches if one.operator.name == "delta.key.grad.sum")
+            forecast = alone(total, clock[row["shape"], "backward"], gpu).time_s[0]
+            assert forecast == pytest.approx(1e-6 * float(row["median_us"]), rel=0.06)
+            found += 1
+    assert found == 3
 
 
 #: Sequences, positions, heads, values of a head, heads of keys, values of each, chunk.
