@@ -13,11 +13,12 @@ from typing import Any
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
 from joulecast.files import parse_json, read_text
+from joulecast.model.architecture.hf_delta_net import read_delta_net
 from joulecast.model.architecture.hf_experts import read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
-from joulecast.model.architecture.hf_refused import FOREIGN, MAMBA, REFUSED
+from joulecast.model.architecture.hf_refused import FOREIGN, OWN, REFUSED
 from joulecast.model.architecture.hf_state_space import read_hybrid_experts, read_mixers, read_state_space
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm
@@ -134,6 +135,7 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         text_part=text_part,
         experts=read_hybrid_experts(reader, kind, family, layers, mixers),
         state_space=read_state_space(reader, family, mixers),
+        delta_net=read_delta_net(reader, family, mixers),
         mixers=mixers,
         **form,
         **_sizes(reader, family),
@@ -232,14 +234,15 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
 
 
 def _not_described(what: str, file: str, key: str) -> NotYetError:
-    remedy = "Use a model whose layers have attention, Mamba-2, an MLP or experts alone."
+    remedy = "Use a model whose layers have attention, Mamba-2, Gated DeltaNet, an MLP or experts alone."
     return NotYetError(f"{what}, which is not implemented", file=file, key=key, remedy=remedy)
 
 
 def _refuse(reader: Reader, family: Family) -> None:
     """What a family's code may do and is not known here."""
+    own = OWN[family.state_space.mixer] if family.state_space is not None else ""
     for key, layers in FOREIGN.items():
-        if reader.data.get(key) and not (family.state_space is not None and layers == MAMBA):
+        if reader.data.get(key) and layers != own:
             raise _not_described(f"a file with {key} is of a model that has {layers}", reader.file, reader.prefix + key)
     for key in family.refused:
         if reader.flag(key, False):

@@ -52,7 +52,7 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
         dense_layers=reader.whole(keys.dense),
         groups=groups,
         chosen_groups=chosen,
-        turns=_turns(reader, keys, layers),
+        turns=read_turns(reader, keys, layers),
     )
 
 
@@ -68,7 +68,7 @@ def _refuse(reader: Reader, kind: str) -> None:
             )
 
 
-def _turns(reader: Reader, keys: ExpertKeys, layers: int) -> tuple[bool, ...]:
+def read_turns(reader: Reader, keys: ExpertKeys, layers: int) -> tuple[bool, ...]:
     """Which layers have experts, those at the beginning apart: every so many, all but some, or those listed."""
     every, start = reader.count(keys.every, 1), 0 if keys.from_first else 1
     given = reader.data.get(keys.listed) if keys.listed else None

@@ -40,7 +40,8 @@ class StateSpaceKeys:
 
     ``pattern`` names what each layer is made of, in letters or words, ``older`` has its former names; ``indexed``: it
     lists the layers with attention; empty: all are state spaces. ``followed``: an MLP or experts stand behind the mixer
-    in the same layer.
+    in the same layer. ``mixer`` is what stands in place of attention: a state space, or linear attention (G), whose
+    sizes are of keys of their own (:mod:`joulecast.model.architecture.hf_delta_net`).
     """
 
     heads: str = "mamba_n_heads"
@@ -56,6 +57,7 @@ class StateSpaceKeys:
     older: tuple[str, ...] = ()
     indexed: bool = False
     followed: bool = True
+    mixer: str = "M"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,16 @@ class Family(LayerForm):
     the family lets the file decide (an empty key never occurs in a file, so the default holds). ``output_follows``: the
     attention output's bias follows ``attention_bias_key`` too. ``experts`` has the key names of a Mixture of Experts,
     ``latent`` says that attention is multi-head latent attention, ``state_space`` has the key names of state-space
-    mixers. ``defaults`` are sizes that a file leaves out where they are the code's own. Of layers in turn
-    ``period - 1`` see a window alone and the last one all; 0: all are alike. ``local_type`` is what ``layer_types``
-    calls a local layer; ``plain_layers`` says which have no rotary embedding: those that see all (``global``; ``beside
-    windows`` if there are any), or those that ``no_rope_layers`` lists with a 0 (``listed``). ``positions``: none is
-    told to any layer (``none``), or none unless ``position_embedding_type`` is rope (``asked``). ``text_of``: a file of
-    this type has a text model in its ``text_config``, of this type unless it says another. ``parallel_key``,
-    ``qk_norm_key``, ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling,
-    and ALiBi, where ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives
-    a file's own keys in the common ones' form.
+    mixers, ``joint_delta`` says how linear attention is projected (``DeltaNet.joint``). ``defaults`` are sizes that a
+    file leaves out where they are the code's own. Of layers in turn ``period - 1`` see a window alone and the last one
+    all; 0: all are alike. ``local_type`` is what ``layer_types`` calls a local layer; ``plain_layers`` says which have
+    no rotary embedding: those that see all (``global``; ``beside windows`` if there are any), or those that
+    ``no_rope_layers`` lists with a 0 (``listed``). ``positions``: none is told to any layer (``none``), or none unless
+    ``position_embedding_type`` is rope (``asked``). ``text_of``: a file of this type has a text model in its
+    ``text_config``, of this type unless it says another. ``parallel_key``, ``qk_norm_key``, ``scaled_key`` and
+    ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling, and ALiBi, where ``shared_norm`` is
+    of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives a file's own keys in the common
+    ones' form.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +94,7 @@ class Family(LayerForm):
     experts: ExpertKeys | None = None
     latent: bool = False
     state_space: StateSpaceKeys | None = None
+    joint_delta: bool = True
     defaults: Mapping[str, Any] = field(default_factory=dict)
     period: int = 0
     text_of: str = ""

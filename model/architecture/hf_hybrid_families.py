@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from joulecast.model.architecture.hf_delta_net import in_turns
 from joulecast.model.architecture.hf_family import ExpertKeys, Family, StateSpaceKeys
 
 #: Nemotron-H's former key names, and the present ones.
@@ -32,6 +34,40 @@ def _mamba2(data: Mapping[str, Any]) -> Mapping[str, Any]:
     rest = {key: value for key, value in data.items() if key not in ("head_dim", "num_heads")}
     heads = {"mamba_n_heads": data.get("num_heads"), "mamba_d_head": data.get("head_dim")}
     return {**rest, **heads, "num_attention_heads": 1, "head_dim": 1, "intermediate_size": 1}
+
+
+#: What files of Qwen3-Next may leave out: defaults of transformers 5.17.
+_QWEN3_NEXT_SIZES = {
+    "head_dim": 256,
+    "num_key_value_heads": 2,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+#: Qwen3-Next's layers: linear attention, every fourth gated attention, experts behind either.
+_QWEN3_NEXT = Family(
+    attention_bias_key="attention_bias",
+    output_follows=True,
+    norm_formula="shifted",
+    qk_norm=True,
+    gated_attention=True,
+    rotary_fraction=0.25,
+    experts=ExpertKeys(shared_width="shared_expert_intermediate_size"),
+    state_space=StateSpaceKeys(mixer="G"),
+    defaults=_QWEN3_NEXT_SIZES,
+    adapt=in_turns,
+)
+#: Qwen3.5's have products of their own for gates and for the numbers of heads.
+_QWEN3_5 = replace(
+    _QWEN3_NEXT, joint_delta=False, experts=None, defaults={**_QWEN3_NEXT_SIZES, "num_key_value_heads": 4}
+)
+
+
+def _qwen3_5_moe(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Qwen3.5 with experts in every layer, which has no width of an MLP."""
+    return {"intermediate_size": data.get("moe_intermediate_size"), **in_turns(data)}
 
 
 #: Supported ``model_type`` values.
@@ -123,4 +159,9 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         defaults={"residual_in_fp32": True, "n_groups": 8},
         adapt=_mamba2,
     ),
+    "qwen3_next": _QWEN3_NEXT,
+    "qwen3_5_text": _QWEN3_5,
+    "qwen3_5": Family(text_of="qwen3_5_text"),
+    "qwen3_5_moe_text": replace(_QWEN3_NEXT, joint_delta=False, adapt=_qwen3_5_moe),
+    "qwen3_5_moe": Family(text_of="qwen3_5_moe_text"),
 }

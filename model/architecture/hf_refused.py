@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _LINEAR = "linear attention in most of their layers"
-MAMBA = "state-space (Mamba) layers"
+_DELTA = "linear attention by the gated delta rule"
+_MAMBA = "state-space (Mamba) layers"
 _OLDER = "state-space layers of the first Mamba"
 _BESIDE = "state-space layers beside attention in one layer, or attention that layers share"
 _SPARSE = "sparse attention, whose indexer picks the tokens that a query sees"
 #: Keys that only files of models with such layers set, whatever type they give.
 FOREIGN: Mapping[str, str] = {
-    **dict.fromkeys(("linear_attn_config", "linear_conv_kernel_dim", "full_attention_interval"), _LINEAR),
-    **dict.fromkeys(("hybrid_override_pattern", "mamba_d_state", "ssm_state_size"), MAMBA),
+    "linear_attn_config": _LINEAR,
+    **dict.fromkeys(("linear_conv_kernel_dim", "full_attention_interval"), _DELTA),
+    **dict.fromkeys(("hybrid_override_pattern", "mamba_d_state", "ssm_state_size"), _MAMBA),
     "index_topk": _SPARSE,
 }
+#: Layers of families with such mixers, whose files may set these keys.
+OWN: Mapping[str, str] = {"M": _MAMBA, "G": _DELTA}
 #: Types of models that are known for layers which nothing here describes, and what those are.
 REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _LINEAR),
     **dict.fromkeys(("kimi_linear", "minimax", "minimax_text_01", "minimax_m1", "olmo_hybrid"), _LINEAR),
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _OLDER),
     **dict.fromkeys(("falcon_h1", "zamba", "zamba2"), _BESIDE),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.experts import Experts
-from joulecast.model.architecture.hf_experts import read_experts
+from joulecast.model.architecture.hf_experts import read_experts, read_turns
 from joulecast.model.architecture.hf_family import Family, StateSpaceKeys
 from joulecast.model.architecture.hf_reader import Reader, shortest
 from joulecast.model.architecture.state_space import StateSpace, expert_turns
@@ -53,26 +53,36 @@ def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
             key=reader.prefix + keys.pattern,
             remedy="Name one for each.",
         )
-    if keys.followed and "M" not in mixing:
+    if keys.followed and keys.mixer == "M" and "M" not in mixing:
         return ()  # layers like any other model's
-    second = "" if not keys.followed else "E" if family.experts and reader.whole(family.experts.count) else "-"
-    return shortest([mixer + second for mixer in mixing])
+    return shortest([one + second for one, second in zip(mixing, _seconds(reader, family, layers), strict=True)])
+
+
+def _seconds(reader: Reader, family: Family, layers: int) -> Sequence[str]:
+    """What stands behind each layer's mixer in the same layer: experts, an MLP or nothing."""
+    if family.state_space is None or not family.state_space.followed:
+        return [""] * layers
+    if family.experts is None or not reader.whole(family.experts.count):
+        return "-" * layers
+    turns = read_turns(reader, family.experts, layers) or (True,)
+    return ["E" if turns[layer % len(turns)] else "-" for layer in range(layers)]
 
 
 def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
     if not keys.pattern:
-        return "M" * layers
+        return keys.mixer * layers
     key = next((key for key in (*keys.older, keys.pattern) if reader.data.get(key) is not None), keys.pattern)
     given = reader.data.get(key)
     if keys.indexed:
         attending = reader.places(key, layers)
         return ["*" if layer in attending else "M" for layer in range(layers)]
-    known = ("M", "*") if keys.followed else ("M", "*", "-", "E")
+    known = (keys.mixer, "*") if keys.followed else ("M", "*", "-", "E")
     if isinstance(given, str) and given and set(given) <= set(known):
         return given
-    if isinstance(given, list) and all(isinstance(one, str) and NAMES.get(one) in known for one in given):
-        return [NAMES[one] for one in given]
-    names = [name for name, letter in NAMES.items() if letter in known]
+    named = {**NAMES, **({} if keys.mixer == "M" else {"mamba": "", "linear_attention": keys.mixer})}
+    if isinstance(given, list) and all(isinstance(one, str) and named.get(one) in known for one in given):
+        return [named[one] for one in given]
+    names = [name for name, letter in named.items() if letter in known]
     raise InputError(
         "must say what each layer is made of",
         file=reader.file,

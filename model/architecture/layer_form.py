@@ -50,6 +50,9 @@ class LayerForm(HashedOnce):
         Whether the output head adds a bias (Phi, GPT-J).
     attention_sinks
         Whether each head of attention has a learned score that no value belongs to (gpt-oss).
+    gated_attention
+        Whether attention's result is multiplied by the sigmoid of as many values, which the product for queries makes
+        too (Qwen3-Next).
     own_code
         Whose that code is where it is like no other's: ``falcon gptj bloom mpt``
         (:mod:`joulecast.model.transformer.family_attention`).
@@ -100,6 +103,7 @@ class LayerForm(HashedOnce):
     joint_up: bool = False
     head_bias: bool = False
     attention_sinks: bool = False
+    gated_attention: bool = False
     own_code: str = ""
     heads_joined: bool = False
     sliced_projections: bool = False

@@ -9,6 +9,7 @@ from itertools import groupby
 from math import gcd
 from typing import NamedTuple
 
+from joulecast.model.architecture.delta_net import DeltaNet
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.layer_form import LayerForm
 from joulecast.model.architecture.state_space import StateSpace
@@ -67,6 +68,8 @@ class ModelConfig(LayerForm):
         Whether a layer's linear layers stay in the type of all else where a plan's others run in FP8 or FP4; repeats.
     state_space
         Shape of state-space mixers, in the layers that have one.
+    delta_net
+        Shape of linear attention, in the layers that have it.
     mixers
         What the layers of a hybrid are made of, each one of :data:`~joulecast.model.architecture.state_space.MIXERS`;
         repeats. Empty: attention, and an MLP or experts, in every layer.
@@ -97,6 +100,7 @@ class ModelConfig(LayerForm):
     mtp_layers: int = 0
     wide_pattern: tuple[bool, ...] = ()
     state_space: StateSpace | None = None
+    delta_net: DeltaNet | None = None
     mixers: tuple[str, ...] = ()
 
     @property
@@ -117,8 +121,13 @@ class ModelConfig(LayerForm):
 
     @property
     def halves(self) -> int:
-        """Parts of a layer: one that mixes positions, by attention or a state space, and one that does not."""
-        return (self.attends or self.state_space is not None) + self.feeds_forward
+        """Parts of a layer: one that mixes positions, by attention, linear or not, or a state space, and one not."""
+        return (self.attends or self.mixer is not None) + self.feeds_forward
+
+    @property
+    def mixer(self) -> StateSpace | DeltaNet | None:
+        """What mixes positions in place of attention."""
+        return self.state_space if self.state_space is not None else self.delta_net
 
     @property
     def qkv_width(self) -> int:
@@ -131,6 +140,11 @@ class ModelConfig(LayerForm):
     def attention_width(self) -> int:
         """Width of the concatenated heads."""
         return self.heads * (self.head_dim if self.latent is None else self.latent.value_dim)
+
+    @property
+    def gate_width(self) -> int:
+        """Width of what multiplies attention's result, 0 where nothing does."""
+        return self.attention_width if self.gated_attention else 0
 
     @property
     def dense_layers(self) -> int:
@@ -225,9 +239,9 @@ class ModelConfig(LayerForm):
         """Parameters of a layer's attention, norms of queries and keys included."""
         if self.latent is not None:
             return self.latent.parameters(self.hidden, self.heads)
-        biases = self.qkv_bias * self.qkv_width + self.output_bias * self.hidden
+        biases = self.qkv_bias * (self.qkv_width + self.gate_width) + self.output_bias * self.hidden
         return (
-            self.hidden * (self.qkv_width + self.attention_width)
+            self.hidden * (self.qkv_width + self.attention_width + self.gate_width)
             + biases
             + sum(self.qk_norm_sizes)
             + self.attention_sinks * self.heads
@@ -271,7 +285,7 @@ class ModelConfig(LayerForm):
     def _layer_parameters(self, *, active: bool) -> int:
         outside = self.layer_norms * self.norm_parameters
         outside += self.attention_parameters if self.attends else 0
-        outside += self.state_space.parameters(self.hidden) if self.state_space is not None else 0
+        outside += self.mixer.parameters(self.hidden) if self.mixer is not None else 0
         if not self.feeds_forward:
             return outside
         if self.experts is not None:
@@ -331,6 +345,7 @@ def _of_kind(model: ModelConfig, kind: LayerKind) -> ModelConfig:
         experts=experts,
         wide_pattern=(True,) if kind.wide else (),
         state_space=model.state_space if "M" in kind.mixers else None,
+        delta_net=model.delta_net if "G" in kind.mixers else None,
         mixers=(kind.mixers,) if kind.mixers else (),
     )
 

@@ -2,8 +2,9 @@
 
 Every weight of a matrix product that a token meets takes 2 operations forward and 4 backward; attention takes 4·D for
 every pair of positions and head, half of the pairs being masked, and twice that backward. Only the experts that a token
-is sent to count, and of pairs those within a local layer's window. A state space takes the products of its chunked scan
-(:meth:`~joulecast.model.architecture.state_space.StateSpace.scan_operations`). Recomputation, padding and imbalance do
+is sent to count, and of pairs those within a local layer's window. State spaces and linear attention take
+the products of their chunked scan (``scan_operations`` of :class:`~joulecast.model.architecture.state_space.StateSpace`
+and :class:`~joulecast.model.architecture.delta_net.DeltaNet`). Recomputation, padding and imbalance do
 not. Norms and element-wise work are left out. A module that predicts a further token counts as a layer, an output head
 and its projection.
 
@@ -32,7 +33,7 @@ def training_flops(
     ``documents``: attention keeps to these in each sequence, and sees no pairs of other positions.
     """
     layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
-    scans = sum(count * kind.state_space.scan_operations(sequence) for kind, count in layers if kind.state_space)
+    scans = sum(count * kind.mixer.scan_operations(sequence) for kind, count in layers if kind.mixer)
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
     apart = None if documents is None else documents.squared / sequence**2
@@ -84,13 +85,15 @@ def matrix_elements(config: ModelConfig) -> int:
     gates, attention = 2 if config.gated_mlp else 1, 0
     if config.state_space is not None:
         attention = config.hidden * (config.state_space.projected + config.state_space.inner)
+    elif config.delta_net is not None:
+        attention = config.hidden * (config.delta_net.projected + config.delta_net.values)
     elif not config.attends:
         pass
     elif config.latent is not None:
         norms = config.latent.kv_rank + config.latent.query_rank
         attention = config.latent.parameters(config.hidden, config.heads) - norms
     else:
-        attention = config.hidden * (config.qkv_width + config.attention_width)
+        attention = config.hidden * (config.qkv_width + config.attention_width + config.gate_width)
     if not config.feeds_forward:
         return attention
     if config.experts is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-#: What a layer of a hybrid may be made of, in this order: a state space or attention, then an MLP or experts. Each part
-#: stands behind a norm of its own and is added to the residual stream.
-MIXERS = ("M", "*", "-", "E", "M-", "*-", "ME", "*E")
+#: What a layer of a hybrid may be made of, in this order: a state space (M), attention (*) or linear attention (G),
+#: then an MLP (-) or experts (E). Each part stands behind a norm of its own and is added to the residual stream.
+MIXERS = ("M", "*", "-", "E", "M-", "*-", "ME", "*E", "G-", "GE")
 
 
 def expert_turns(mixers: Sequence[str]) -> tuple[bool, ...]:

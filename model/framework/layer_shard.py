@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from joulecast.errors import InputError
+from joulecast.model.architecture.delta_net import DeltaNet
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.state_space import StateSpace
 from joulecast.model.framework.implementation import Implementation
@@ -18,7 +19,7 @@ class Shard:
     ``sequence`` is this context-parallel rank's share of it. ``tokens`` are all of the rank's micro-batch,
     ``norm_tokens`` those that norms and residual additions work on. With a Mixture of Experts ``ffn`` and ``up_width``
     are those of the shared experts. Of a layer without attention, or without an MLP, their sizes are 0;
-    ``state_space`` is the rank's share of such a mixer.
+    ``state_space`` is the rank's share of such a mixer; ``delta_net`` stands on one rank alone.
     """
 
     config: ModelConfig
@@ -34,6 +35,7 @@ class Shard:
     ffn: int
     up_width: int
     state_space: StateSpace | None = None
+    delta_net: DeltaNet | None = None
 
     @property
     def activation_bytes(self) -> float:
@@ -91,6 +93,7 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
         ffn=width // tp,
         up_width=width * (2 if config.gated_mlp else 1) // tp,
         state_space=None if config.state_space is None else config.state_space.split(tp),
+        delta_net=config.delta_net,
     )
 
 

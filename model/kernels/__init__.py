@@ -7,7 +7,8 @@
   ``few_heads`` for fewer blocks than SMs, ``documents`` for several in one sequence and ``head_width`` for heads wider
   or narrower than 128; ``streaming`` for those that move data, ``row_softmax`` for the softmax of rows,
   ``multi_tensor`` for AdamW's steps and ``row_blocks`` for vLLM's row-wise ones.
-- ``scan_work`` counts what Triton kernels of state-space mixers (Mamba-2) multiply and move, ``scan`` has their paces.
+- ``scan_work`` counts what Triton kernels of state-space mixers (Mamba-2) multiply and move, ``delta_work``
+  the same of linear attention (Gated DeltaNet); ``scan`` has their paces.
 - Kernels whose schedule is given: ``tiles`` (matrix products), ``attention_tiles``, ``row_tiles`` with ``row_layout``
   and ``row_registers``; ``occupancy`` says how many blocks an SM holds, ``tile_estimates`` what a description may leave
   out, ``tile_use`` what a tile makes of a GPU.

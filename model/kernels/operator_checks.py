@@ -99,9 +99,9 @@ def _check_streaming(streaming: Streaming, gpu: GpuModel) -> None:
 
 
 def _check_scan(scan: Scan) -> None:
-    from joulecast.model.kernels.scan_work import WORK
+    from joulecast.model.kernels.scan import KERNELS
 
-    _named(scan, "kernel", "kernel of a state-space mixer", tuple(WORK))
+    _named(scan, "kernel", "kernel of a state-space mixer", tuple(KERNELS))
     _named(scan, "dtype", "data type of a scan", ATTENTION_DTYPES[:2])
     _whole(scan, "batch", "sequence", "heads", "head_dim", "groups", "state", "chunk")
     if scan.heads % scan.groups:

@@ -320,14 +320,15 @@ class Collective(HashedOnce):
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class Scan(HashedOnce):
-    """One kernel of a state-space mixer (Mamba-2), for ``batch`` sequences.
+    """One kernel of a state-space mixer (Mamba-2), or of linear attention (Gated DeltaNet), for ``batch`` sequences.
 
     Parameters
     ----------
     kernel
-        Which: a name of :data:`joulecast.model.kernels.scan_work.WORK`.
+        Which: a name of :data:`joulecast.model.kernels.scan.KERNELS`.
     heads, head_dim, groups, state, chunk
-        Of the mixer, as :class:`joulecast.model.architecture.state_space.StateSpace` has them.
+        Of the mixer, as :class:`joulecast.model.architecture.state_space.StateSpace` has them; of linear attention
+        heads of values and the width of each, heads of queries and keys, the width of each, and 64.
     gated
         Whether this kernel multiplies by the gate, of those that may: the scan and the norm behind it.
     """

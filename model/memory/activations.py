@@ -13,6 +13,7 @@ from joulecast.model.memory import lora_kept, modules_kept
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
+    delta_net,
     math_attention,
     multi_token,
     operator_checkpoints,
@@ -297,7 +298,7 @@ def layer_transient_bytes(s: Shard) -> float:
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
-    gradients = max(gradients, state_space.transient_bytes(s))
+    gradients = max(gradients, state_space.transient_bytes(s), delta_net.transient_bytes(s))
     if math_attention.applies(s):
         gradients = max(gradients, math_attention.gradient_bytes(s))
     if s.config.experts is not None:

@@ -18,10 +18,12 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import lora_kept
 from joulecast.model.transformer import (
+    delta_net,
     dropout,
     eager_layer,
     family_attention,
     float8_linear,
+    gated_attention,
     masked_attention,
     math_attention,
     modules_activation,
@@ -62,6 +64,8 @@ def layer_bytes(s: Shard) -> float:
     weights = 0 if s.implementation.prepared else hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
     if s.state_space is not None:
         weights += hidden * (s.state_space.projected + s.state_space.inner)
+    if s.delta_net is not None:
+        weights += hidden * (s.delta_net.projected + s.delta_net.values)
     scores = _masked_scores(s) if masked_attention.masked(s) else 0.0
     written = transformers_attention.applies(s) and not s.implementation.recomputes("core_attn")
     scores += _written_scores(s) if written else 0.0
@@ -69,7 +73,7 @@ def layer_bytes(s: Shard) -> float:
         scores += modules_experts.kept_bytes(s) + modules_shared.kept_bytes(s)
     adapters = 0.0 if lora is None else lora_kept.adapter_bytes(s, lora)
     kept = norms + scores + widths + _statistics(s) + dropout.kept_bytes(s) + _rounded_bytes(s, weights)
-    return kept + adapters + state_space.kept_bytes(s)
+    return kept + adapters + state_space.kept_bytes(s) + delta_net.kept_bytes(s)
 
 
 def _masked_scores(s: Shard) -> float:
@@ -128,7 +132,7 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
     turned = s.attention_width if transformers_rotary.attention_turned(s) and not whole_graph(s) else 0
-    return turned + _read_by_attention(s)
+    return turned + gated_attention.kept_width(s) + _read_by_attention(s)
 
 
 def _read_by_attention(s: Shard) -> int:

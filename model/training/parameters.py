@@ -10,7 +10,7 @@ from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
-from joulecast.model.transformer import modules_layer, modules_shared, state_space
+from joulecast.model.transformer import delta_net, modules_layer, modules_shared, state_space
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -75,6 +75,11 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
         linears.append(("in_proj", s.state_space.projected, hidden, bias, True))
         linears.append(("out_proj", hidden, s.state_space.inner, bias, False))
         tensors += (ParameterTensor(name, elements) for name, elements in state_space.scalars(s).items())
+    if s.delta_net is not None:
+        linears += [(name, width, hidden, False, True) for name, width in s.delta_net.products]
+        linears.append(("out_proj", hidden, s.delta_net.values, False, False))
+        tensors += (ParameterTensor(name, elements) for name, elements in delta_net.scalars(s).items())
+        tensors.append(ParameterTensor("delta_norm.weight", s.delta_net.value_dim))
     if config.latent is not None:
         tensors += _latent(s, config.latent)
         del linears[0]

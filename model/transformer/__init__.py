@@ -20,7 +20,8 @@ What several of them call:
   ``latent_attention``; ``context_parallel`` over several ranks, with copies for FlashAttention in ``flash_order``, or
   ``pytorch_context`` by PyTorch, both of ``ring_steps``.
 - State spaces: ``state_space`` for the kernels between a mixer's projections, called by ``modules_state_space`` and
-  ``megatron_state_space``.
+  ``megatron_state_space``; linear attention: ``delta_net``, called by ``modules_delta_net``. ``gated_attention``: what
+  multiplies attention's result.
 - Experts: ``expert_rows`` for how tokens reach them, ``row_operators`` for PyTorch's kernels that take them there,
   ``biased_experts`` for clamps and biases in Megatron.
 - Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``

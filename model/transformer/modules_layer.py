@@ -16,8 +16,10 @@ from joulecast.model.transformer import (
     autocast_linear,
     dropout,
     family_attention,
+    gated_attention,
     masked_attention,
     modules_activation,
+    modules_delta_net,
     modules_experts,
     modules_state_space,
     pytorch_norm,
@@ -39,6 +41,8 @@ def _mixed_forward(s: Shard) -> tuple[Launch, ...]:
     """What mixes positions, where a layer does."""
     if s.state_space is not None:
         return modules_state_space.forward(s)
+    if s.delta_net is not None:
+        return modules_delta_net.forward(s)
     return _attention_half_forward(s) if s.config.attends else ()
 
 
@@ -56,11 +60,13 @@ def _attention_half_forward(s: Shard) -> tuple[Launch, ...]:
         *pytorch_norm.block_forward("norm1", s),
         *eager.enter_forward("qkv", s),
         *_projections_forward(s),
+        *gated_attention.cut_out(s),
         *family_attention.before_rotation(s),
         *(torchtitan_rotary.forward(s) if _torchtitan(s) else transformers_rotary.forward(s.between)),
         *transformers_rotary.queries_scaled(s.between),
         *_attention_forward(s),
         *transformers_rotary.attention_turned(s),
+        *gated_attention.forward(s),
         *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
         *eager.leave_forward("output", s),
         *dropout.forward("output", s),
@@ -77,6 +83,8 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
 def _mixed_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     if s.state_space is not None:
         return modules_state_space.backward(s, accumulate=accumulate, leaf_input=leaf_input)
+    if s.delta_net is not None:
+        return modules_delta_net.backward(s, accumulate=accumulate, leaf_input=leaf_input)
     return _attention_half_backward(s, accumulate, leaf_input) if s.config.attends else ()
 
 
@@ -97,6 +105,7 @@ def _attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tu
         *autocast_linear.backward(
             "output", s, config.hidden, s.attention_width, config.output_bias, accumulate, wide=False
         ),
+        *gated_attention.backward(s),
         *_attention_backward(s),
         *eager.sinks_backward(s, accumulate),
         *transformers_rotary.queries_scaled(s.between, ".grad"),
@@ -173,7 +182,8 @@ def projections(s: Shard) -> tuple[tuple[str, int], ...]:
     if _joint(s):
         return (("qkv", s.qkv_width),)
     keys = s.kv_heads * s.config.head_dim
-    return (("query", s.heads * s.config.head_dim), ("key", keys), ("value", keys))
+    queries = s.heads * s.config.head_dim * (1 + s.config.gated_attention)
+    return (("query", queries), ("key", keys), ("value", keys))
 
 
 def first_products(s: Shard) -> tuple[tuple[str, int], ...]:
@@ -286,7 +296,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         if whole_norms and name != "value":
             launches += (*turns[name], *head_norm_backward(s.between, accumulate, name))
         else:
-            launches += turns[name]
+            launches += gated_attention.joined(s) if name == "query" and s.config.gated_attention else turns[name]
         launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)
         if name != "value":
             launches.append(_branches(name, s))

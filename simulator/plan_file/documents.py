@@ -119,6 +119,7 @@ def check_documents(plan: Plan, source: Source) -> None:
     for what, wrong, key, remedy in (
         ("windows", model.sliding_window > 0 and not square, "workload.model", "Use a model without"),
         ("ALiBi", model.alibi and not square, "workload.model", "Use a model without"),
+        ("linear attention", model.delta_net is not None, "workload.model", "Use a model without"),
         ("sequences split around a ring", ring, "parallelism.cp_comm_type", 'Use "a2a" in megatron or joint modules'),
         ("deterministic attention", run.deterministic, "implementation.deterministic", "Leave it out"),
         ("dropout of attention", run.dropout > 0, "implementation.dropout", "Leave it out"),

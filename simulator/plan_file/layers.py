@@ -49,6 +49,7 @@ TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
     "masks in any case": lambda model: model.own_code == "falcon",
     "attention of their own": lambda model: model.own_code in ("gptj", "bloom", "mpt"),
     "hybrids": lambda model: model.mixers != (),
+    "linear attention": lambda model: model.delta_net is not None or model.gated_attention,
 }
 _HYBRIDS, _LEAVE = ("hybrids",), "Leave it out."
 #: Traits whose kernels are counted for layers of transformers' code and for joint products alone.
@@ -213,6 +214,13 @@ REFUSALS = (
         _HYBRIDS,
         'Set it to "transformers", or implementation.framework = "megatron".',
     ),
+    Refusal(
+        "implementation.framework",
+        "linear attention and gated attention in Megatron",
+        lambda plan: plan.implementation.framework == "megatron",
+        ("linear attention",),
+        'Set it to "pytorch-eager", with implementation.modules = "transformers".',
+    ),
     Refusal("implementation.compile", "compiled layers", lambda plan: plan.implementation.compile, _HYBRIDS, _LEAVE),
     Refusal("workload.lora", "adapters", lambda plan: plan.workload.lora is not None, _HYBRIDS, _LEAVE),
     Refusal(
@@ -293,6 +301,8 @@ def layer_assumptions(plan: Plan) -> tuple[str, ...]:
         said.append(_alibi(plan))
     if model.state_space is not None:
         said += _state_spaces(plan)
+    if model.delta_net is not None:
+        said.append(DELTA_NET)
     if model.text_part:
         said.append("the model's part that reads text is trained, alone")
     return tuple(said)
@@ -319,6 +329,13 @@ def _sinks(run: Implementation) -> str:
     if run.moe_fused_mlp:
         return f"{held}, and experts' products their clamps and biases"
     return f"{held}; clamps and biases of experts run in PyTorch's own kernels, which are counted from Megatron's code"
+
+
+#: Whose kernels linear attention runs in.
+DELTA_NET = (
+    "linear attention runs in fla's Triton kernels, compiled before, at the pace of an H200's and an H100's; its gated"
+    " norm in transformers' own operations"
+)
 
 
 def _state_spaces(plan: Plan) -> tuple[str, ...]:

@@ -309,7 +309,7 @@ def test_an_unknown_family_is_not_taken_for_one_of_a_like_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("falcon_mamba", "state-space"), ("zamba2", "state-space"), ("qwen3_next", "linear attention"),
+        ("falcon_mamba", "state-space"), ("zamba2", "state-space"), ("minimax_m1", "linear attention"),
         ("kimi_linear", "linear attention"), ("deepseek_v32", "sparse attention"), ("gemma3n", "embeddings in every"),
     ],
 )  # fmt: skip

@@ -114,6 +114,7 @@ ROUNDED = {
     "nemotron-3-nano-30b-a3b": 31.6,
     "granite-4.0-h-micro": 3.19,
     "granite-4.0-h-small": 32.2,
+    "qwen3-next-80b-a3b": 79.67,
 }
 
 SMALL: dict[str, Any] = {

@@ -61,7 +61,7 @@ LEAST_S = 15e-6
 
 def rows(file):
     with (RECORDED / f"{file}.csv").open(encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
+        return [row for row in csv.DictReader(lines) if row["kind"] != "gdn"]
 
 
 CARDS = ("h200-sxm", "h100-sxm")
@@ -201,7 +201,7 @@ def test_a_slower_clock_slows_what_multiplies_and_not_what_moves() -> None:
 
 
 def test_every_kernel_has_a_pace() -> None:
-    assert set(scan.PACES) == set(WORK)
+    assert set(scan.PACES) == set(scan.KERNELS) > set(WORK)
 
 
 @pytest.mark.parametrize(

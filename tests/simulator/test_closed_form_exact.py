@@ -65,6 +65,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "distributed_optimizer": True,
     },
     "state spaces sharded": {"model": "granite-4.0-h-micro", "eager": True, "users": True, "fsdp": True, "layers": 6},
+    "linear attention": {"model": "qwen3-next-80b-a3b", "eager": True, "users": True, "fsdp": True, "layers": 4},
 }
 
 

@@ -60,6 +60,47 @@ def test_what_is_not_known_of_state_spaces_is_refused(users: bool, tables: dict[
 
 
 @pytest.mark.parametrize(
+    ("users", "tables", "key"),
+    [
+        (False, {}, "implementation.framework"),
+        (True, {"implementation": {"modules": "joint"}}, "implementation.modules"),
+        (True, {"workload": {"lora": {}}}, "workload.lora"),
+    ],
+)
+def test_what_is_not_known_of_linear_attention_is_refused(users: bool, tables: dict[str, Any], key: str) -> None:
+    with pytest.raises(NotYetError, match="not known of qwen3-next-80b-a3b's layers") as caught:
+        plan("qwen3-next-80b-a3b", users=users, **tables)
+    assert caught.value.key == key
+
+
+def test_documents_beside_linear_attention_are_refused() -> None:
+    packed = {"document_tokens": [1024] * 4, "sequence_length": 4096}
+    run = {"attention_backend": "flash-attn-2"}
+    with pytest.raises(NotYetError, match="documents of packed sequences with linear attention are not known"):
+        plan("qwen3-next-80b-a3b", users=True, workload=packed, implementation=run)
+
+
+def test_linear_attention_is_forecast_on_one_gpu_and_sharded() -> None:
+    """Each of four layers' weights and both embeddings take part once a step, on each of two GPUs when sharded."""
+    small: dict[str, dict[str, Any]] = {
+        "workload": {"layers": 4, "sequence_length": 4096, "global_batch_size": 2, "micro_batch_size": 1},
+        "cluster": {"gpu": "h200-sxm", "gpus": 2},
+    }
+    sharded = forecast(plan("qwen3-next-80b-a3b", users=True, parallelism={"fsdp": True}, **small))
+    alone = forecast(
+        plan(
+            "qwen3-next-80b-a3b",
+            users=True,
+            workload={**small["workload"], "global_batch_size": 1},
+            cluster={"gpu": "h200-sxm", "gpus": 1},
+        )
+    )
+    assert alone.ranks[0].memory_by_part_bytes["parameters"] == 2 * 7_210_003_520
+    assert sharded.ranks[0].memory_by_part_bytes["parameters"] < 0.6 * 2 * 7_210_003_520
+    assert any("fla's Triton kernels" in one for one in alone.assumptions)
+
+
+@pytest.mark.parametrize(
     ("model", "ranks", "message"),
     [
         ("nemotron-h-8b", 16, "8 groups of such heads cannot be split over 16"),

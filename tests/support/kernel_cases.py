@@ -9,6 +9,7 @@ from typing import Any
 
 import joulecast as jc
 from joulecast.model.cluster.fabric import Fabric
+from joulecast.model.kernels.delta_work import DELTA_WORK
 from joulecast.model.kernels.documents import Documents
 from joulecast.model.kernels.operators import Operator, Scan
 from joulecast.model.kernels.scan_work import WORK
@@ -170,11 +171,14 @@ def in_fp4() -> Iterator[Operator]:
 
 
 def scans() -> Iterator[Operator]:
-    """Every kernel of a state-space mixer, of Nemotron-H-8B's and of a small one's sizes."""
+    """Every kernel of a state-space mixer and of linear attention, of sizes of a model's and of a small one's."""
     for kernel in WORK:
         for sizes in ((1, 8192, 128, 64, 8, 128, 128), (2, 1000, 24, 32, 1, 64, 256)):
             for gated in (False, True):
                 yield Scan(kernel, *sizes, gated=gated)
+    for kernel in DELTA_WORK:
+        for sizes in ((1, 8192, 32, 128, 32, 128, 64), (2, 1000, 24, 32, 8, 64, 64)):
+            yield Scan(kernel, *sizes)
 
 
 KINDS = {

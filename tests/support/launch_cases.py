@@ -44,6 +44,16 @@ GRANITE = {
     "num_local_experts": 16, "num_experts_per_tok": 3, "layer_types": ["mamba"] * 3, "mamba_n_heads": 32,
     "mamba_d_head": 64, "mamba_d_state": 64, "mamba_n_groups": 1, "mamba_proj_bias": True,
 }  # fmt: skip
+QWEN_NEXT = {
+    "model_type": "qwen3_next", "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 2816, "vocab_size": 32001, "num_experts": 16,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 1536,
+    "linear_num_key_heads": 4, "linear_num_value_heads": 12, "max_position_embeddings": 4096,
+}  # fmt: skip
+QWEN_3_5 = {
+    **{key: value for key, value in QWEN_NEXT.items() if "expert" not in key and key != "moe_intermediate_size"},
+    "model_type": "qwen3_5_text", "full_attention_interval": 1,
+}  # fmt: skip
 TRANSFORMERS: dict[str, Any] = {"modules": "transformers"}
 TITAN: dict[str, Any] = {"modules": "torchtitan"}
 LORA: dict[str, Any] = {"modules": "transformers", "lora": Lora(16, ("query", "value", "down"), 0.05)}
@@ -91,6 +101,9 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "state spaces and experts in megatron": ("granitemoehybrid", {"framework": "megatron", **EXPERTS}, 2, 1024),
     "state spaces in transformers": ("mamba2", TRANSFORMERS, 2, 1024),
     "state spaces and experts in transformers": ("granitemoehybrid", {**TRANSFORMERS, "recompute": "full"}, 1, 1024),
+    "linear attention and experts": ("next", TRANSFORMERS, 2, 1024),
+    "linear attention and experts again": ("next", {**TRANSFORMERS, "recompute": "full"}, 1, 1000),
+    "gated attention": ("text", TRANSFORMERS, 1, 1024),
     "megatron, streams whole": ("llama-3.1-8b", {"framework": "megatron", "tensor_parallel": 2}, 1, 2048),
     "megatron, one rank": ("qwen3-8b", {"framework": "megatron", "fused_loss": True}, 1, 2048),
     "megatron gpt": ("gpt-22b", {**MEGATRON, **UNFUSED, "recompute": "selective"}, 2, 2048),
@@ -204,7 +217,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 
 @lru_cache(maxsize=16)
 def model_of(name: str) -> ModelConfig:
-    for config in (MOE, OPT, NEOX, GPT2, MAMBA2, GRANITE):
+    for config in (MOE, OPT, NEOX, GPT2, MAMBA2, GRANITE, QWEN_NEXT, QWEN_3_5):
         if name == str(config["model_type"]).rpartition("_")[2]:
             return parse_config(config, name=name, file=name)
     found = load_model(name)

@@ -1,0 +1,53 @@
+"""Attention whose result is multiplied by a sigmoid of as many values, which the product for queries makes too.
+
+Queries and gates stand side by side in each head of that product. Counted from code, not measured.
+
+Source: ``Qwen3NextAttention`` of transformers 5.17, as many kernels as it dispatches.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch, one_by_one, reordered, streaming
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import transformers_rotary
+
+
+def cut_out(s: Shard) -> tuple[Launch, ...]:
+    """Gates out of the product; queries are widened where they stand."""
+    return (reordered("gate.cut", _values(s), s.implementation.dtype),) if s.config.gated_attention else ()
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """The result times the gate's sigmoid."""
+    if not s.config.gated_attention:
+        return ()
+    values, dtype = _values(s), s.implementation.dtype
+    return (
+        streaming("unary", "attention.gate.sigmoid", values, dtype=dtype),
+        streaming("mul", "attention.gated", values, reads=2, dtype=dtype),
+    )
+
+
+def backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of the result and of the gate."""
+    if not s.config.gated_attention:
+        return ()
+    steps = ("gated.grad", "gate.grad", "gate.sigmoid.grad")
+    return tuple(
+        streaming("mul", f"attention.{step}", _values(s), reads=2, dtype=s.implementation.dtype) for step in steps
+    )
+
+
+def joined(s: Shard) -> tuple[Launch, ...]:
+    """Gradients of queries, heads first, and of gates joined head by head."""
+    both, busy, dtype = 2 * _values(s), transformers_rotary.BUSY, s.implementation.dtype
+    return (one_by_one("unary", "query.grad.cat", both, transformers_rotary.JOINED, activity=busy, dtype=dtype),)
+
+
+def kept_width(s: Shard) -> int:
+    """Values of a token that the backward reads beside those of attention: the sigmoid, and what it multiplied."""
+    return 2 * s.attention_width if s.config.gated_attention else 0
+
+
+def _values(s: Shard) -> int:
+    return s.tokens * s.attention_width

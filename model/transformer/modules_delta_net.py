@@ -1,0 +1,51 @@
+"""Linear attention as transformers writes a layer's first half: norm, projections, what lies between, and the sum.
+
+Source: ``Qwen3NextDecoderLayer`` and ``Qwen3NextGatedDeltaNet`` of transformers 5.17.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import autocast_linear, delta_net, pytorch_norm
+from joulecast.model.transformer import eager_layer as eager
+
+
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """Norm, mixer and residual addition."""
+    m, hidden = delta_net.mixer_of(s), s.config.hidden
+    products = (autocast_linear.forward(name, s, width, hidden) for name, width in m.products)
+    return (
+        *pytorch_norm.block_forward("norm1", s),
+        *(one for product in products for one in product),
+        *delta_net.forward(s),
+        *autocast_linear.forward("out_proj", s, hidden, m.values, wide=False),
+        *pytorch_norm.branch_forward("norm1", s),
+        eager.residual_addition("residual1", s),
+    )
+
+
+def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
+    """From the gradient behind the residual addition to the layer's input gradient."""
+    m, hidden = delta_net.mixer_of(s), s.config.hidden
+    kernels, sums = pytorch_norm.backward("norm1", s, accumulate)
+    return (
+        *pytorch_norm.branch_backward("norm1", s, accumulate),
+        *autocast_linear.backward("out_proj", s, hidden, m.values, False, accumulate, wide=False),
+        *delta_net.backward(s, accumulate),
+        *_projections_backward(s, accumulate),
+        *kernels,
+        eager.residual_addition("norm1.grad.join", s),
+        *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
+        *sums,
+    )
+
+
+def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradients of the projections, the last first, and the sums of their inputs' gradients."""
+    launches: list[Launch] = []
+    for number, (name, width) in enumerate(reversed(delta_net.mixer_of(s).products)):
+        launches += autocast_linear.backward(name, s, width, s.config.hidden, False, accumulate)
+        if number:
+            launches.append(eager.residual_addition(f"{name}.grad.branches", s))
+    return tuple(launches)
