@@ -22,7 +22,7 @@ What several of them call:
 - State spaces: ``state_space`` for the kernels between a mixer's projections, called by ``modules_state_space`` and
   ``megatron_state_space``.
 - Experts: ``expert_rows`` for how tokens reach them, ``row_operators`` for PyTorch's kernels that take them there,
-  ``biased_experts`` for clamps and biases in Megatron.
+  ``biased_experts`` for clamps and biases in Megatron, ``latent_experts`` for projections around them.
 - Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``
   for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer bits until the backward.
 - The ends of the stack: ``head`` with the embedding, ``loss``, ``softcap`` of logits, and ``multi_token`` prediction.

@@ -18,6 +18,7 @@ from joulecast.model.kernels.operators import Scan
 from joulecast.model.training.step import layer_forward
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.host import TRITON, eager_launches, module_launches
+from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.job_files.hub_names import hub_model
 from joulecast.simulator.plan_file.plan import plan_from_dict
@@ -202,7 +203,8 @@ def test_triton_kernels_cost_the_host_more_than_others() -> None:
         ("nvidia/Nemotron-H-8B-Base-8K", "nemotron-h-8b"),
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
         ("ibm-granite/granite-4.0-h-micro-base", "granite-4.0-h-micro"),
-        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", None),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "nemotron-3-super-120b-a12b"),
+        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", None),
     ],
 )
 def test_names_of_the_hub_are_those_of_the_catalogue(name: str, known: str | None) -> None:
@@ -249,3 +251,26 @@ def test_graphs_of_mixers_spare_the_host_their_launches() -> None:
 def test_scopes_of_graphs_are_read(tmp_path: Path) -> None:
     graphs = {"implementation": {"framework": "megatron", "cuda_graphs": ["attn", "mamba"], "host_launch_us": 280.0}}
     assert plan(**graphs).implementation.graph_scopes == ("attn", "mamba")
+
+
+def test_modules_for_further_tokens_of_hybrids() -> None:
+    """Attention and experts each, in a hybrid with both; what others have is not known."""
+    further = {"sequence_length": 1024, "global_batch_size": 8, "mtp_num_layers": 2}
+    split = {"expert_model_parallel_size": 8}
+    plans = [
+        plan("nemotron-3-nano-30b-a3b", workload={**further, "mtp_num_layers": count}, parallelism=split)
+        for count in (2, 0)
+    ]
+    names = [[x.operator.name for ty in plan_program(one).ranks[0].types for x in ty] for one in plans]
+    for name in ("attention.forward", "router"):
+        assert names[0].count(name) == names[1].count(name) + 2
+    assert names[0].count("scan.scan") == names[1].count("scan.scan")
+    with pytest.raises(NotYetError, match="modules that predict further tokens"):
+        plan("nemotron-h-8b", workload=further)
+
+
+def test_latent_experts_are_megatrons() -> None:
+    shared = {"cluster": {"gpus": 64}, "parallelism": {"expert_model_parallel_size": 64}}
+    assert plan("nemotron-3-super-120b-a12b", workload={"global_batch_size": 64}, **shared)
+    with pytest.raises(NotYetError, match="latent projections"):
+        plan("nemotron-3-super-120b-a12b", users=True, workload={"global_batch_size": 64}, cluster={"gpus": 64})
