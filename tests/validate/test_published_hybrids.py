@@ -10,7 +10,7 @@ from joulecast.validate import run_suite
 from joulecast.validate.published.step_times import plan_rows
 
 HYBRIDS = ROOT / "validate" / "recorded" / "published" / "hybrids"
-ROWS = 30
+ROWS = 52
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,19 @@ def test_every_row_can_be_planned() -> None:
     assert "mamba" in nano.implementation.graph_scopes
 
 
-def test_steps_are_met_within_a_sixth(errors: dict[str, float]) -> None:
-    """On average, and none by more than a quarter."""
+def test_steps_are_met_within_a_fifth(errors: dict[str, float]) -> None:
+    """On average, and none by more than two fifths; those without latent experts within a sixth and a quarter."""
     assert len(errors) == ROWS
-    assert sum(map(abs, errors.values())) / ROWS <= 0.163 and max(map(abs, errors.values())) <= 0.25
+    assert sum(map(abs, errors.values())) / ROWS <= 0.21 and max(map(abs, errors.values())) <= 0.4
+    others = [abs(error) for name, error in errors.items() if "super" not in name]
+    assert len(others) == 32 and sum(others) / 32 <= 0.16 and max(others) <= 0.25
+
+
+def test_super_is_too_short(errors: dict[str, float]) -> None:
+    """In Megatron, in any precision, as Nano is; as AutoModel runs it, it is too long."""
+    found = {name: error for name, error in errors.items() if "super" in name}
+    assert len(found) == 20 and found.pop("automodel_nemotron-3-super_h100_64") >= 0.35
+    assert max(found.values()) <= -0.13
 
 
 def test_what_is_too_short_and_too_long(errors: dict[str, float]) -> None:
