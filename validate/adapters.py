@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from joulecast.calibrate.rows.fields import whole_number
+from joulecast.calibrate.rows.fields import Configuration, whole_number
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.errors import DataError, InputError
@@ -120,8 +121,16 @@ def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
     from joulecast.simulator.plan_file.gpu import as_trained
     from joulecast.simulator.plan_file.plan import plan_from_dict
 
-    plan = plan_from_dict(plan_of_row(row.configuration, gpu.name), file=row.name, gpu=gpu)
+    plan = plan_from_dict(plan_of_row(_beside(row), gpu.name), file=row.name, gpu=gpu)
     return of_iteration(forecast(plan, gpu=as_trained(gpu, plan), must_fit=False))
+
+
+def _beside(row: Row) -> Configuration:
+    """A row's configuration, whose model may be a ``config.json`` at a path from the rows' own file."""
+    name = row.configuration.get("catalogue")
+    if not isinstance(name, str) or not name.endswith(".json"):
+        return row.configuration
+    return {**row.configuration, "catalogue": str(Path(row.file).parent / name)}
 
 
 def of_iteration(iteration: Iteration) -> Prediction:

@@ -28,6 +28,9 @@ class Experts:
         Leading layers of the model that have an ordinary MLP instead.
     groups, chosen_groups
         Equal parts in which the router looks at them, and of how many of these a token's may be (DeepSeek-V3: 4 of 8).
+    latent
+        Width to which tokens are projected on their way to experts, and whence results are projected back (Nemotron 3
+        Super); 0: experts take the model's own.
     turns
         Which of the others have experts, repeated over the whole stack from its first layer on; empty: all.
     """
@@ -42,6 +45,7 @@ class Experts:
     dense_layers: int = 0
     groups: int = 1
     chosen_groups: int = 1
+    latent: int = 0
     turns: tuple[bool, ...] = ()
 
     @property
@@ -53,14 +57,19 @@ class Experts:
         """Whether a layer of the model, counted from 0, has experts."""
         return layer >= self.dense_layers and (not self.turns or self.turns[layer % len(self.turns)])
 
+    def row_width(self, hidden: int) -> int:
+        """Values of a row that goes to an expert."""
+        return self.latent or hidden
+
     def parameters(self, hidden: int, *, gated: bool, active: bool = False) -> int:
         """Parameters of the router and of all experts, or of those that one token meets."""
         matrices = 3 if gated else 2
-        routed = (self.active if active else self.count) * self.ffn
+        routed = (self.active if active else self.count) * self.ffn * self.row_width(hidden)
+        projections = 2 * hidden * self.latent
         shared = matrices * self.shared_ffn * hidden + self.shared_gate * hidden
         met = self.active if active else self.count
         biases = self.bias * (self.count + met * ((matrices - 1) * self.ffn + hidden))
-        return self.count * hidden + matrices * routed * hidden + shared + biases
+        return self.count * hidden + matrices * routed + projections + shared + biases
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ ALIASES = {
     "nemotron-h-8b-base-8k": "nemotron-h-8b",
     "nemotron-h-56b-base-8k": "nemotron-h-56b",
     "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
+    "nvidia-nemotron-3-super-120b-a12b": "nemotron-3-super-120b-a12b",
     "gpt-175b": "gpt3-175b",
     "gpt-3-175b": "gpt3-175b",
 }

@@ -52,6 +52,7 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
         dense_layers=reader.whole(keys.dense),
         groups=groups,
         chosen_groups=chosen,
+        latent=reader.whole(keys.latent) if keys.latent else 0,
         turns=read_turns(reader, keys, layers),
     )
 

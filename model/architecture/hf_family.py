@@ -17,7 +17,7 @@ class ExpertKeys:
     ``bias``: router and experts have biases; ``router``: as ``Experts.router``; ``dense`` counts the leading layers
     without experts. Of the others every ``every``-th has experts, the first one among them ``from_first``, but for
     those that ``without`` names; or those alone that ``listed`` names. ``shared_gate``: shared experts of a width of
-    their own have a gate.
+    their own have a gate. ``latent`` is the width that experts work in, if not the model's.
     """
 
     count: str = "num_experts"
@@ -32,6 +32,7 @@ class ExpertKeys:
     bias: bool = False
     router: str = "softmax"
     shared_gate: bool = True
+    latent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

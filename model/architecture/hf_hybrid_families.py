@@ -87,6 +87,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             every="",
             without="",
             router="grouped sigmoid",
+            latent="moe_latent_size",
         ),
         state_space=StateSpaceKeys(
             heads="mamba_num_heads",

@@ -21,7 +21,7 @@ NAMES: Mapping[str, str] = {
     "moe": "E",
 }
 #: Keys of parts that nothing here describes.
-UNKNOWN = {"moe_latent_size": "experts between latent projections", "block_configs": "layers of different sizes"}
+UNKNOWN = {"block_configs": "layers of different sizes"}
 
 
 def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:

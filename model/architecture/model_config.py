@@ -190,6 +190,16 @@ class ModelConfig(LayerForm):
         """For each kind of layer that it has, the model with such layers alone; the usual one is the last."""
         return _each_kind(self)
 
+    @property
+    def prediction_layer(self) -> ModelConfig:
+        """The model with such layers as its modules that predict further tokens have: the usual ones.
+
+        Of a hybrid with both they have attention and experts (``mtp_hybrid_override_pattern``: ``*E``, Nemotron 3).
+        """
+        if not self.mixers or self.experts is None or not self.attends:
+            return self.kinds[-1]
+        return self.of_kind(LayerKind(local=False, plain=False, dense=False, mixers="*E"))
+
     def of_kind(self, kind: LayerKind) -> ModelConfig:
         """The model with layers of one kind alone."""
         return _of_kind(self, kind)

@@ -32,7 +32,7 @@ def training_flops(
     ``adapters``: so many weights are trained beside the model's, which are frozen and take 2 operations backward.
     ``documents``: attention keeps to these in each sequence, and sees no pairs of other positions.
     """
-    layers = [*config.runs(0, config.layers), (config.kinds[-1], config.mtp_layers)]
+    layers = [*config.runs(0, config.layers), (config.prediction_layer, config.mtp_layers)]
     scans = sum(count * kind.mixer.scan_operations(sequence) for kind, count in layers if kind.mixer)
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2

@@ -21,7 +21,7 @@ from joulecast.model.transformer import (
     stored_narrow,
     unfused_attention,
 )
-from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard
+from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard, row_width
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
 from joulecast.model.transformer.megatron_linear import gathered_bytes
 
@@ -67,7 +67,7 @@ def micro_batch_bytes(
     return MicroBatchBytes(
         shard=s,
         layer=max((one.layer for one in each), default=0.0) or layer_bytes(s),
-        ends=_ends_bytes(s),
+        ends=_ends_bytes(s, shard(config.prediction_layer, implementation, batch, sequence)),
         boundary=boundary_bytes(s),
         logits=logits_bytes(s),
         layer_transient=max((one.layer_transient for one in each), default=0.0) or layer_transient_bytes(s),
@@ -88,10 +88,13 @@ def not_kept_first_bytes(s: Shard) -> float:
     return modules_kept.first_norm_bytes(s)
 
 
-def _ends_bytes(s: Shard) -> float:
-    """What one micro-batch keeps behind the last layer: the head's, and that of modules that predict further tokens."""
+def _ends_bytes(s: Shard, layer: Shard) -> float:
+    """What one micro-batch keeps behind the last layer: the head's, and that of modules that predict further tokens.
+
+    ``layer`` is that of such a module.
+    """
     further = s.config.mtp_layers
-    more = multi_token.kept_bytes(s) + layer_bytes(s) + head_bytes(s) if further else 0.0
+    more = multi_token.kept_bytes(s) + layer_bytes(layer) + head_bytes(s) if further else 0.0
     return head_bytes(s) + further * more
 
 
@@ -303,7 +306,7 @@ def layer_transient_bytes(s: Shard) -> float:
         gradients = max(gradients, math_attention.gradient_bytes(s))
     if s.config.experts is not None:
         e = expert_shard(s)
-        gradients += float(size * e.all_rows * (s.config.hidden + e.ffn))
+        gradients += float(size * e.all_rows * (row_width(s) + e.ffn))
     if implementation.sequence_parallel and implementation.tensor_parallel > 1:
         gradients += s.activation_bytes
     gradients += saved_bytes(s) + _restored_bytes(s)

@@ -138,7 +138,11 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     e, hidden = expert_shard(s), s.config.hidden
     yield ParameterTensor("router.weight", hidden * experts.count, replicated=True)
     for name, width in (("experts.up", e.up_width), ("experts.down", e.ffn)):
-        yield ParameterTensor(f"{name}.weight", e.experts * width * hidden, linear=True, expert=True, tensors=e.experts)
+        yield ParameterTensor(
+            f"{name}.weight", e.experts * width * experts.row_width(hidden), linear=True, expert=True, tensors=e.experts
+        )
+    for name in ("down", "up") if experts.latent else ():
+        yield ParameterTensor(f"experts.latent_{name}.weight", hidden * experts.latent, replicated=True, linear=True)
     if experts.bias:
         yield ParameterTensor("router.bias", experts.count, replicated=True)
         yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)
@@ -163,7 +167,7 @@ def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -
         yield ParameterTensor(f"mtp.{index}.projection.weight", projection, linear=True)
         for name in ("token_norm", "hidden_norm", "norm"):
             yield from _norm(f"mtp.{index}.{name}", config)
-        for tensor in layer_parameters(config, run):
+        for tensor in layer_parameters(config.prediction_layer, run):
             yield replace(tensor, name=f"mtp.{index}.{tensor.name}")
 
 

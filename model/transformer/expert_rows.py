@@ -87,13 +87,14 @@ def expert_bytes(s: Shard) -> float:
 
     Eager mode also keeps the activated gate, and the experts' results, which the gradient of their weights reads.
     """
-    e, run, hidden = expert_shard(s), s.implementation, s.config.hidden
+    e, run, width = expert_shard(s), s.implementation, row_width(s)
     wide = float(DTYPE_BYTES[run.dtype])
     read = wide if run.narrow is None else run.narrow.value_bytes  # by products
     made = e.up_width * stored_narrow.activation_input_bytes(run) + clamped_width(s, e) * wide
-    rows = e.all_rows * (hidden * read + made + e.ffn * read + 4.0)
+    rows = e.all_rows * (width * read + made + e.ffn * read + 4.0)
     if run.framework != "megatron":
-        rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * hidden)
+        rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * width)
+    rows += s.norm_tokens * experts_of(s).latent * read  # which the projection back reads
     return rows + 2 * 4.0 * s.norm_tokens * experts_of(s).count
 
 
@@ -108,6 +109,11 @@ def experts_of(s: Shard) -> Experts:
     if s.config.experts is None:
         raise TypeError("a model without experts")
     return s.config.experts
+
+
+def row_width(s: Shard) -> int:
+    """Values of a row that goes to an expert."""
+    return experts_of(s).row_width(s.config.hidden)
 
 
 def router_forward(s: Shard) -> tuple[Launch, ...]:
@@ -134,7 +140,7 @@ def widened_input(s: Shard, name: str) -> tuple[Launch, ...]:
 
 def copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
     """Rows gathered from tokens, or summed into them."""
-    hidden = s.config.hidden
+    hidden = row_width(s)
     return streaming(
         "embedding",
         name,
@@ -149,7 +155,7 @@ def copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: f
 
 def summed(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> Launch:
     """Rows of each token's experts summed into one, ``weighted`` by its router's weights or not."""
-    active, hidden = experts_of(s).active, s.config.hidden
+    active, hidden = experts_of(s).active, row_width(s)
     if s.implementation.fused_permutation:
         return copies(name, s, e, writes=1 / active)
     values = s.norm_tokens * hidden * (BEGUN + active * (WEIGHTED if weighted else ADDED))
@@ -185,7 +191,7 @@ def dispatched_bytes(run: Implementation) -> float:
 def to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Rows to the ranks of their experts, there sorted by expert."""
     value = dispatched_bytes(s.implementation)
-    size, share = e.sent * s.config.hidden * value, value / DTYPE_BYTES[s.implementation.dtype]
+    size, share = e.sent * row_width(s) * value, value / DTYPE_BYTES[s.implementation.dtype]
     return (
         *_among_experts(s, _exchange(s), f"{name}.all_to_all", size * _sent_share(s)),
         *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
@@ -195,7 +201,7 @@ def to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 def from_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """The way back."""
-    size = float(e.sent * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+    size = float(e.sent * row_width(s) * DTYPE_BYTES[s.implementation.dtype])
     return (
         *_sorting(name, s, e, writes=_arriving(s)),
         *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
@@ -217,7 +223,7 @@ def padded(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     run = s.implementation
     if run.narrow is None or not run.pads_experts or run.expert_dispatcher == "flex":
         return ()
-    return (streaming("copy", name, e.all_rows * s.config.hidden, dtype=run.dtype),)
+    return (streaming("copy", name, e.all_rows * row_width(s), dtype=run.dtype),)
 
 
 def _exchange(s: Shard) -> str:
@@ -266,7 +272,7 @@ def parts_allowed(groups: int, chosen: int, parts: int) -> float:
 
 def _sorting(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> tuple[Launch, ...]:
     """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well."""
-    run, hidden = s.implementation, s.config.hidden
+    run, hidden = s.implementation, row_width(s)
     alone = run.expert_parallel * run.expert_tensor_parallel == 1 and run.framework != "megatron"
     if e.experts == 1 or alone:
         return ()

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model.architecture.experts import LatentAttention
-from joulecast.model.framework.launches import Launch, collective, input_gradient, linear_forward, streaming
+from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import core_attention, narrow_kernels, query_scaling
+from joulecast.model.transformer import core_attention, query_scaling
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import norm_backward, recomputed_norm
@@ -28,7 +28,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     return (
         eager.norm_forward("norm1", s),
         *_query_forward(s, latent),
-        *_whole_forward(s, "key_down", latent.kv_rank + latent.rotary_dim),
+        *linear.whole_forward(s, "key_down", latent.kv_rank + latent.rotary_dim),
         *_shared_key_gathering(s, latent, ""),
         *linear.column_forward("key_norm", "key_up", _narrow(s, latent.kv_rank), _key_width(s, latent)),
         *_rotary(s, latent, ""),
@@ -55,7 +55,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *_rotary(s, latent, ".grad"),
         *_unfolded_backward(s, "key", latent.kv_rank, _key_width(s, latent)),
         *_shared_key_gathering(s, latent, ".grad"),
-        *_whole_backward(s, "key_down", latent.kv_rank + latent.rotary_dim),
+        *linear.whole_backward(s, "key_down", latent.kv_rank + latent.rotary_dim),
         *_query_backward(s, latent),
         eager.residual_addition("latent.grad.join", s),
         *norm_backward("norm1", s),
@@ -93,7 +93,7 @@ def _query_forward(s: Shard, latent: LatentAttention) -> tuple[Launch, ...]:
     if not latent.query_rank:
         return linear.column_forward("", "query_up", s, width)
     narrow = _narrow(s, latent.query_rank)
-    down = _whole_forward(s, "query_down", latent.query_rank)
+    down = linear.whole_forward(s, "query_down", latent.query_rank)
     return (*down, *linear.column_forward("query_norm", "query_up", narrow, width))
 
 
@@ -102,27 +102,12 @@ def _query_backward(s: Shard, latent: LatentAttention) -> tuple[Launch, ...]:
     if not latent.query_rank:
         return linear.column_backward("query_up", s, width, normed=False)
     unfolded = _unfolded_backward(s, "query", latent.query_rank, width)
-    return (*unfolded, *_whole_backward(s, "query_down", latent.query_rank))
+    return (*unfolded, *linear.whole_backward(s, "query_down", latent.query_rank))
 
 
 def _unfolded_backward(s: Shard, part: str, rank: int, width: int) -> tuple[Launch, ...]:
     narrow = _narrow(s, rank)
     return (*linear.column_backward(f"{part}_up", narrow, width), *norm_backward(f"{part}_norm", narrow))
-
-
-def _whole_forward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
-    """Product that every tensor-parallel rank has whole, on its share of the sequence."""
-    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
-    cast = narrow_kernels.quantise(f"{name}.input", s.norm_tokens * hidden, narrow, dtype)
-    return (*cast, narrow_kernels.product(linear_forward(name, s.norm_tokens, width, hidden, dtype), narrow))
-
-
-def _whole_backward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
-    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
-    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * width, narrow, dtype, gradient=True)
-    own = replace(s, tokens=s.norm_tokens)
-    dgrad = narrow_kernels.product(input_gradient(name, s.norm_tokens, width, hidden, dtype), narrow)
-    return (*cast, dgrad, linear.fused_weight_gradient(name, own, width, hidden))
 
 
 def _shared_key_gathering(s: Shard, latent: LatentAttention, suffix: str) -> tuple[Launch, ...]:

@@ -104,6 +104,22 @@ def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -
     return (*before, gather, dgrad, scatter, *last)
 
 
+def whole_forward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
+    """Product that every tensor-parallel rank has whole, on its share of the sequence."""
+    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    cast = narrow_kernels.quantise(f"{name}.input", s.norm_tokens * hidden, narrow, dtype)
+    return (*cast, narrow_kernels.product(linear_forward(name, s.norm_tokens, width, hidden, dtype), narrow))
+
+
+def whole_backward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
+    """Gradients of :func:`whole_forward`."""
+    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * width, narrow, dtype, gradient=True)
+    own = replace(s, tokens=s.norm_tokens)
+    dgrad = narrow_kernels.product(input_gradient(name, s.norm_tokens, width, hidden, dtype), narrow)
+    return (*cast, dgrad, fused_weight_gradient(name, own, width, hidden))
+
+
 def _beside(kind: str, name: str, size_bytes: float, s: Shard) -> Launch:
     """A collective beside the product launched behind it."""
     return replace(collective(kind, name, size_bytes, s.implementation, waits=False), prompt=True)

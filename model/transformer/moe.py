@@ -9,8 +9,9 @@ Shared experts are a tensor-parallel MLP beside that. A grouped product runs exp
 router's weights scale what the experts' activation makes, in its kernel, so that nothing needs the experts' results
 again.
 
-Experts with biases and clamps add kernels (:mod:`.biased_experts`). What is sent to experts in FP8 is cast once before
-the exchange and not again behind it: the other copy, for the gradient of a weight, is made where that is taken.
+Experts may work in a narrower width (:mod:`.latent_experts`); those with biases and clamps add kernels
+(:mod:`.biased_experts`). What is sent to experts in FP8 is cast once before the exchange and not again behind it: the
+other copy, for the gradient of a weight, is made where that is taken.
 
 With ``fused_experts`` the first product applies the activation and casts what it makes, and the second one's gradient
 does so with its gradient: grouped products of cuteDSL, by Megatron-Core's report on experts (arXiv 2603.07685, 6.1).
@@ -26,7 +27,7 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
-from joulecast.model.transformer import biased_experts, megatron_mlp, narrow_kernels, stored_narrow
+from joulecast.model.transformer import biased_experts, latent_experts, megatron_mlp, narrow_kernels, stored_narrow
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.expert_rows import (
@@ -40,6 +41,7 @@ from joulecast.model.transformer.expert_rows import (
     permuted,
     random_reads,
     router_forward,
+    row_width,
     to_experts,
     widened_input,
 )
@@ -59,35 +61,38 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _experts_forward(s: Shard) -> tuple[Launch, ...]:
     """Everything between the norm and the residual addition."""
-    e = expert_shard(s)
+    e, width = expert_shard(s), row_width(s)
     return (
         *router_forward(s),
         *_shared_forward(s),
+        *latent_experts.into(s),
         *permuted(copies("permute", s, e, reads=random_reads(s)), s),
         *_cast_to_send("dispatch", s),
         *to_experts("dispatch", s, e),
         *padded("experts.pad", s, e),
-        *_grouped_forward("experts.up", s, e, e.up_width, s.config.hidden, cast=not s.implementation.narrow_dispatch),
+        *_grouped_forward("experts.up", s, e, e.up_width, width, cast=not s.implementation.narrow_dispatch),
         *stored_narrow.stored_input("experts", e.all_rows * e.up_width, s.implementation),
         *_unfused(s, *biased_experts.activation(s, e)),
-        *_grouped_forward("experts.down", s, e, s.config.hidden, e.ffn, cast=not s.implementation.fused_experts),
+        *_grouped_forward("experts.down", s, e, width, e.ffn, cast=not s.implementation.fused_experts),
         *_unfused(s, *biased_experts.bias_added(s, e)),
         *padded("experts.unpad", s, e),
         *from_experts("combine", s, e),
         *permuted(copies("unpermute", s, e, writes=1 / experts_of(s).active), s),
+        *latent_experts.out_of(s),
         *((eager.residual_addition("shared.add", s),) if s.ffn else ()),
     )
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the one before the norm."""
-    e, run = expert_shard(s), s.implementation
+    e, run, width = expert_shard(s), s.implementation, row_width(s)
     act, sent = biased_experts.activation(s, e), run.narrow_dispatch
     made = _cast("experts.down.input", s, e, e.ffn)
     return (
         *eager.branch_scaling("norm2.branch.grad.scale", s),
         *recomputed_norm("norm2", s),
         *(_experts_forward(s) if run.recomputes("moe") else ()),
+        *latent_experts.out_of_backward(s),
         *permuted(copies("unpermute.grad", s, e, reads=random_reads(s)), s),
         *_cast_to_send("combine.grad", s, gradient=True),
         *to_experts("combine.grad", s, e),
@@ -96,14 +101,15 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *stored_narrow.restored_input("experts", e.all_rows * e.up_width, run),
         *((*act, *made) if run.recomputes("moe_act") else ()),
         *_turned("combine.grad", s, e),
-        *_grouped_backward("experts.down", s, e, s.config.hidden, e.ffn, cast=not sent),
+        *_grouped_backward("experts.down", s, e, width, e.ffn, cast=not sent),
         *_unfused(s, *biased_experts.activation_backward(s, e), _weights_grad(s, e)),
         *_turned("dispatch", s, e),
-        *_grouped_backward("experts.up", s, e, e.up_width, s.config.hidden, cast=not run.fused_experts),
+        *_grouped_backward("experts.up", s, e, e.up_width, width, cast=not run.fused_experts),
         *biased_experts.up_bias_backward(s, e),
         *padded("experts.pad.grad", s, e),
         *from_experts("dispatch.grad", s, e),
         *permuted(copies("permute.grad", s, e, writes=1 / experts_of(s).active), s),
+        *latent_experts.into_backward(s),
         *(_shared_forward(s) if run.recomputes("shared_experts") else ()),
         *_shared_backward(s),
         *_router_backward(s),
@@ -196,7 +202,7 @@ def _cast(name: str, s: Shard, e: ExpertShard, width: int, *, gradient: bool = F
 
 def _cast_to_send(name: str, s: Shard, *, gradient: bool = False) -> tuple[Launch, ...]:
     """One FP8 copy of tokens, or of gradients of results, where these go to experts so."""
-    run, values = s.implementation, s.norm_tokens * s.config.hidden
+    run, values = s.implementation, s.norm_tokens * row_width(s)
     if not run.narrow_dispatch:
         return ()
     return narrow_kernels.quantise(f"{name}.input", values, run.narrow, run.dtype, 1, gradient=gradient)
@@ -208,7 +214,7 @@ def _turned(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     It takes values out of one kind of blocks and puts them into another; no such kernel was measured, and it is paced
     as one that makes both copies of wide values [estimate, -50 %].
     """
-    run, values = s.implementation, e.all_rows * s.config.hidden
+    run, values = s.implementation, e.all_rows * row_width(s)
     if not run.narrow_dispatch:
         return ()
     cycles = narrow_kernels.ROW_BLOCKS * values

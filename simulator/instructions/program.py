@@ -235,7 +235,7 @@ def _ends_forward(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
     batch, modules = _micro_batch(plan, impl), plan.workload.model.mtp_layers
     if not modules:
         return step.head_forward(*batch)
-    layer = layers_forward(*batch, 1, nanobatches_of(plan))
+    layer = layers_forward(*batch._replace(config=batch.config.prediction_layer), 1, nanobatches_of(plan))
     further = (*step.prediction_forward(*batch), *layer, *step.head_forward(*batch))
     return (*step.head_forward(*batch), *further * modules)
 
@@ -245,7 +245,8 @@ def _ends_backward(plan: Plan, impl: Implementation, accumulate: bool) -> tuple[
     head = step.head_backward(*batch, accumulate=accumulate, embedding_here=len(plan.parallelism.stage_layers) == 1)
     if not modules:
         return head
-    further = (*head, *layers_backward(*batch, 1, nanobatches_of(plan)), *step.prediction_backward(*batch))
+    layer = layers_backward(*batch._replace(config=batch.config.prediction_layer), 1, nanobatches_of(plan))
+    further = (*head, *layer, *step.prediction_backward(*batch))
     return (*further * modules, *head)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import Flags
 from joulecast.simulator.job_files.told import other_optimizer
+from joulecast.simulator.plan_file.schema_implementation import GraphScope
 
 SEQUENCE, MICRO, BATCH = "--seq-length", "--micro-batch-size", "--global-batch-size"
 #: Attention that Transformer Engine chooses by architecture: cuDNN's from Hopper on, and on AMD's the vendor's own,
@@ -258,7 +260,7 @@ def _graphs(flags: Flags, draft: Draft) -> None:
     scopes = flags.texts("--cuda-graph-scope") or ("full",)
     if way == "none":
         return
-    parts = [scope for scope in scopes if scope in ("attn", "moe_router", "moe_preprocess")]
+    parts = [scope for scope in scopes if scope in get_args(GraphScope)]
     put = draft.put
     put("implementation.cuda_graphs", parts or True, f"{flag}, --cuda-graph-scope" if parts else flag, flags.line(flag))
 

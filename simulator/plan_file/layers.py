@@ -50,6 +50,7 @@ TRAITS: Mapping[str, Callable[[ModelConfig], bool]] = {
     "attention of their own": lambda model: model.own_code in ("gptj", "bloom", "mpt"),
     "hybrids": lambda model: model.mixers != (),
     "linear attention": lambda model: model.delta_net is not None or model.gated_attention,
+    "latent experts": lambda model: model.experts is not None and model.experts.latent > 0,
 }
 _HYBRIDS, _LEAVE = ("hybrids",), "Leave it out."
 #: Traits whose kernels are counted for layers of transformers' code and for joint products alone.
@@ -70,6 +71,11 @@ class Refusal(NamedTuple):
     asked: Callable[[Plan], bool]
     traits: tuple[str, ...]
     remedy: str
+
+
+def _predicts(model: ModelConfig) -> bool:
+    """Whether a hybrid's modules for further tokens are known: they are attention and experts."""
+    return model.attends and model.experts is not None
 
 
 def _users(plan: Plan) -> bool:
@@ -241,9 +247,9 @@ REFUSALS = (
     Refusal(
         "workload.mtp_num_layers",
         "modules that predict further tokens",
-        lambda plan: plan.workload.model.mtp_layers > 0,
+        lambda plan: plan.workload.model.mtp_layers > 0 and not _predicts(plan.workload.model),
         _HYBRIDS,
-        "Leave it out.",
+        "Leave it out, or use a hybrid with attention and experts.",
     ),
     Refusal(
         "implementation.deterministic",
@@ -253,6 +259,13 @@ REFUSALS = (
         _LEAVE,
     ),
     Refusal("overlap.ep_comm", "micro-batches beside each other", lambda p: p.overlap.ep_comm, _HYBRIDS, _LEAVE),
+    Refusal(
+        "implementation.framework",
+        "experts between latent projections in PyTorch",
+        lambda plan: plan.implementation.framework != "megatron",
+        ("latent experts",),
+        'Set it to "megatron".',
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from joulecast.simulator.plan_file.schema_table import Table
 #: Longest launch [us], and most metrics that take the loss again: far above any, what follows from them stays finite.
 MOST_LAUNCH_US, MOST_METRICS = 1e6, 1000
 
-GraphScope = Literal["attn", "moe_router", "moe_preprocess"]
+GraphScope = Literal["attn", "mamba", "moe_router", "moe_preprocess"]
 
 
 class ImplementationTable(Table):

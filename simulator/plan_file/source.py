@@ -178,7 +178,7 @@ _UNION_BRANCHES = {
     "list[str]",
     "literal['balanced']",
     "bool",
-    "list[literal['attn','moe_router','moe_preprocess']]",
+    "list[literal['attn','mamba','moe_router','moe_preprocess']]",
 }
 
 #: Errors of one branch of a union, and types of value, of which the other branch says better what is wrong.

@@ -112,6 +112,7 @@ ROUNDED = {
     "nemotron-h-8b": 8.1,
     "nemotron-h-56b": 56.3,
     "nemotron-3-nano-30b-a3b": 31.6,
+    "nemotron-3-super-120b-a12b": 120.7,
     "granite-4.0-h-micro": 3.19,
     "granite-4.0-h-small": 32.2,
     "qwen3-next-80b-a3b": 79.67,

@@ -46,6 +46,7 @@ MAMBA2: dict[str, Any] = {
 }  # fmt: skip
 MEGATRON = Implementation(framework="megatron")
 USERS = Implementation(modules="transformers")
+RUNS = (MEGATRON, USERS)
 #: Of the small mixer: two widths of 128 and 2 or 4 x 32 channels of B and C, a step for each of 8 heads.
 INNER, CHANNELS = 128, 128 + 2 * 2 * 32
 
@@ -70,8 +71,13 @@ def test_parameters_of_every_kind_of_layer_worked_out() -> None:
     assert read(**MAMBA2).parameters == 2 * 64_000 + 4 * mixer(1) + 5 * 64
 
 
-@pytest.mark.parametrize("name", ["nemotron-h-8b", "nemotron-3-nano-30b-a3b", "granite-4.0-h-small"])
-@pytest.mark.parametrize("run", [MEGATRON, USERS])
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        *((name, run) for name in ("nemotron-h-8b", "nemotron-3-nano-30b-a3b", "granite-4.0-h-small") for run in RUNS),
+        ("nemotron-3-super-120b-a12b", MEGATRON),
+    ],
+)
 def test_tensors_are_all_parameters(name: str, run: Implementation) -> None:
     config = load_model(name)
     tensors = parameters_of_stage(
@@ -86,6 +92,35 @@ def test_published_numbers_of_active_parameters() -> None:
     assert nano.active_parameters == pytest.approx(3.58e9, rel=2e-3)
     assert nano.active_parameters - nano.vocab * nano.hidden == pytest.approx(3.2e9, rel=0.01)
     assert load_model("granite-4.0-h-small").active_parameters == pytest.approx(9e9, rel=0.03)
+
+
+def test_published_parameters_of_latent_experts() -> None:
+    """123,611,033,088 with one module for a further token, of them 41 biases of 512 scores; a token meets 12.77e9."""
+    model = load_model("nemotron-3-super-120b-a12b")
+    further = model.prediction_layer.layer_parameters + 2 * model.hidden**2 + 3 * model.hidden
+    assert model.parameters + further + 41 * 512 == 123_611_033_088
+    assert further + 512 == 2_942_324_736 + 512 and model.active_parameters == 12_770_216_960
+    assert model.prediction_layer.mixers == ("*E",) and model.prediction_layer.state_space is None
+
+
+def test_latent_experts_work_and_are_sent_in_their_width() -> None:
+    """Two products beside them, forward; experts', their copies and their exchange are half as wide."""
+    run = replace(MEGATRON, expert_parallel=4)
+    keys = {**NEMOTRON, "hybrid_override_pattern": "MEMEME"}
+    usual, latent = (read(**keys, **more).kinds[-1] for more in ({}, {"moe_latent_size": 32}))
+    assert usual.experts is not None and latent.experts is not None
+    narrow, wide = (layer_forward(one, run, 2, 128) for one in (latent, usual))
+    added = [one.operator for one in narrow if "latent" in one.operator.name]
+    assert [(one.m, one.n, one.k) for one in added if isinstance(one, Gemm)] == [(256, 32, 64), (256, 64, 32)]
+    for name in ("experts.up", "experts.down"):
+        sizes = [next((g.m, g.n * g.k) for one in x if (g := one.operator).name == name) for x in (narrow, wide)]
+        assert sizes[0] == (sizes[1][0], sizes[1][1] // 2)
+    sent = [sum(g.bytes for one in x if isinstance(g := one.operator, Collective)) for x in (narrow, wide)]
+    assert sent[0] < 0.6 * sent[1]
+    assert layer_parameters(latent, run) != layer_parameters(usual, run)
+    back = [one.operator.name for one in layer_backward(latent, run, 2, 128)]
+    assert back.index("experts.latent_up.dgrad") < back.index("experts.down.dgrad")
+    assert back.index("experts.up.dgrad") < back.index("experts.latent_down.dgrad") < back.index("router.dgrad")
 
 
 def test_layers_are_told_by_letters_words_or_places() -> None:
@@ -137,7 +172,6 @@ def test_layers_that_cannot_be_are_refused(keys: dict[str, Any], changed: dict[s
 @pytest.mark.parametrize(
     ("keys", "changed", "message"),
     [
-        (NEMOTRON, {"moe_latent_size": 32}, "experts between latent projections"),
         (NEMOTRON, {"block_configs": [{}]}, "layers of different sizes"),
         (NEMOTRON, {"residual_in_fp32": True}, "not implemented"),
         (MAMBA2, {"residual_in_fp32": None}, "not implemented"),
