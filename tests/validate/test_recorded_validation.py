@@ -185,6 +185,18 @@ def test_iterations_of_hybrids() -> None:
     assert result["summary"]["all"]["time_inside_percent"] == 100.0
 
 
+def test_iterations_of_linear_attention() -> None:
+    """Qwen3-Next, 2.7 % too short when first looked at; on a derived card 0.3 %."""
+    for card, time, energy in (("h200", 0.03, 0.035), ("h100", 0.03, 0.065)):
+        rows = ROWS.parent / f"{card}_sxm" / "train_linear.jsonl"
+        result = run_suite("train", rows, gpu=f"{card}-sxm").to_dict()
+        (row,) = result["rows"]
+        for what, most in (("time_s", time), ("energy_j", energy)):
+            assert abs(row["predicted"][what] / row["measured"][what] - 1) <= most
+        summary = result["summary"]["all"]
+        assert summary["memory_error_percent"] <= 0.1 and summary["time_inside_percent"] == 100.0
+
+
 def test_jobs_of_the_trainer_as_their_commands_are_converted() -> None:
     """Within 1.5 % but for the one with adapters and one whose fetching of batches stalled, by 5 % of its mean."""
     result = run_suite("plans", ROWS / "metered_jobs.jsonl").to_dict()
