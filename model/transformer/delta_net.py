@@ -9,8 +9,8 @@ Whoever projects all heads together (Qwen3-Next) copies queries, keys, values an
 gate are operations of transformers' own; its option ``use_kernels`` would fetch a fused one.
 
 Source: ``Qwen3NextGatedDeltaNet`` and ``Qwen3_5GatedDeltaNet`` of transformers 5.17 with ``fla-core`` 0.6.0 and
-``causal-conv1d``, as many kernels as they dispatch. Counted, not measured, but for the rule's kernels
-(`validate/recorded/scans`).
+``causal-conv1d``. Operators and what autograd keeps are those that such a layer dispatched and saved, one by one;
+their times are counted, not measured, but for the rule's kernels (`validate/recorded/scans`).
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def mixer_of(s: Shard) -> DeltaNet:
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From the projections to what the last one multiplies."""
-    m, dtype = mixer_of(s), s.implementation.dtype
-    tokens = s.tokens
+    m, dtype, tokens = mixer_of(s), s.implementation.dtype, s.tokens
     return (
         *_cut_out(s),
         kernel("conv", s),
-        *(_number(s, "beta.sigmoid", dtype),),
+        _number(s, "beta.sigmoid", dtype),
         *_small("decay", DECAY, m.value_heads),
         *(_number(s, f"decay.{step}") for step in NUMBERS),
         *_repeated(s),

@@ -1,8 +1,9 @@
 """Attention whose result is multiplied by a sigmoid of as many values, which the product for queries makes too.
 
-Queries and gates stand side by side in each head of that product. Counted from code, not measured.
+Queries and gates stand side by side in each head of that product. Operators are those that such a layer dispatched,
+their times counted, not measured.
 
-Source: ``Qwen3NextAttention`` of transformers 5.17, as many kernels as it dispatches.
+Source: ``Qwen3NextAttention`` of transformers 5.17.
 """
 
 from __future__ import annotations

@@ -196,3 +196,14 @@ def test_gated_attention_keeps_the_gates_sigmoid_and_a_product() -> None:
     plain = replace(gated, gated_attention=False)
     more = micro_batch_bytes(gated, USERS, 1, 1024).layer - micro_batch_bytes(plain, USERS, 1, 1024).layer
     assert more == 2 * 1024 * 2 * 4 * 32
+
+
+@pytest.mark.parametrize(("mixers", "saved"), [("G", 1804 + 2 * 6 * 64 + 2 * 4 * 6), ("*", 3240)])
+def test_kept_memory_is_what_autograd_saved(mixers: str, saved: int) -> None:
+    """Bytes of a token that layers of transformers 5.17 with such mixers saved, tables and weights left out.
+
+    The rule was there a stand-in that kept its inputs: its inverses and lengths are added. The norm in front keeps two
+    tensors in fp32 and a root.
+    """
+    half = replace(kind_of(read(model_type="qwen3_5_text"), f"{mixers}-"), mixers=(mixers,))
+    assert micro_batch_bytes(half, USERS, 2, 128).layer == 256 * (saved + 2 * 4 * 64 + 4)
