@@ -55,11 +55,15 @@ MEMORY_PASSES = {"all_reduce": 1.5, "reduce_scatter": 2.0, "all_to_all": 2.0, "t
 
 #: Kinds in which every member sends straight to all others: NCCL's, and DeepEP's or HybridEP's of experts' tokens.
 EXCHANGES = ("all_to_all", "token_exchange")
-#: Rate at which DeepEP's and HybridEP's kernels exchange tokens within a domain over that of its links, whatever blocks
-#: they have [1]: 153 and 158 of 200 GB/s on eight H800 (DeepEP's README); and what an exchange takes beside [s].
+#: Rate at which DeepEP's and HybridEP's kernels exchange tokens within a domain over that of its links, where blocks
+#: enough copy them [1]: 153 and 158 of 200 GB/s on eight H800 (DeepEP's README); and what an exchange takes beside [s].
 #: HybridEP took 391 and 675 us on 8 and 64 GB200, 1,485 and 4,626 on 16 and 64 H100, for 4,096 tokens of 7,168 values,
 #: each to 8 of 256 experts in 4 of 8 groups (arXiv 2603.07685, table 7): met within 9 % [estimates, +-5 and +-40 %].
 TOKEN_LINK_SHARE, TOKEN_LATENCY_S = 0.76, 90e-6
+#: What one SM's block of them exchanges [B/s], and how sharply the lesser of blocks and links decides: 16, 24, 32 SMs
+#: of HybridEP dispatched and combined 336, 469 and 568 GB/s in the mean on 8 GB200, 304, 410 and 482 on 16 (its table,
+#: DeepEP #420), met within 5 and 15 % [estimate, +-10 %].
+TOKEN_BYTES_PER_SM_S, TOKEN_EXPONENT = 22e9, 3.0
 #: Most of its network's rate that an exchange between nodes reaches, whatever factor other collectives have from steps
 #: that hide them: the same table's NCCL had 40.7 and 44.9 of 50 GB/s on 16 and 64 H100, HybridEP 40 [estimate, +-5
 #: %].
@@ -223,7 +227,11 @@ def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, 
     elif kind == "token_exchange":
         share, latency = TOKEN_LINK_SHARE, latency + TOKEN_LATENCY_S
     own = np.isnan(shapes.link_bytes_per_s)
-    return share * np.where(own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s), latency
+    rate = share * np.where(own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s)
+    if kind == "token_exchange":
+        slower = (rate / (TOKEN_BYTES_PER_SM_S * shapes.ctas)) ** TOKEN_EXPONENT
+        rate = rate * (1.0 + np.where(np.isnan(slower), 0.0, slower)) ** (-1.0 / TOKEN_EXPONENT)
+    return rate, latency
 
 
 def _latency_s(shapes: CollectiveShapes, kind: str, algorithm: str, gpu: GpuModel) -> Array:

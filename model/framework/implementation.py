@@ -88,6 +88,8 @@ class Implementation(HashedOnce):
         Ranks that share the experts of a layer, and each expert, and what joins either.
     expert_dispatcher
         ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
+    exchange_sms
+        SMs that the latter's kernels copy on; ``None``: as many as other communication has, or as its links need.
     fused_permutation
         Whether kernels made for it sort and sum the experts' rows, or PyTorch's own operators.
     row_operator
@@ -188,6 +190,7 @@ class Implementation(HashedOnce):
     expert_fabric: Fabric | None = None
     expert_tensor_fabric: Fabric | None = None
     expert_dispatcher: str = "alltoall"
+    exchange_sms: int | None = None
     fused_permutation: bool = True
     row_operator: str = ""
     fused_experts: bool = False

@@ -221,7 +221,7 @@ def collective(
         kind,
         size_bytes,
         implementation.tensor_parallel if ranks is None else ranks,
-        ctas=implementation.ctas,
+        ctas=(implementation.exchange_sms if kind == "token_exchange" else None) or implementation.ctas,
         fabric=fabric,
         dtype=implementation.dtype,
         name=name,

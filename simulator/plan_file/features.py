@@ -140,6 +140,14 @@ FEATURES = (
     ),
     Feature(
         "implementation",
+        "moe_flex_dispatcher_num_sms",
+        "implementation.moe_token_dispatcher_type",
+        lambda parsed, model: parsed.implementation.moe_token_dispatcher_type != "flex",
+        "NCCL exchanges tokens",
+        'Set implementation.moe_token_dispatcher_type = "flex"',
+    ),
+    Feature(
+        "implementation",
         "moe_permute_fusion",
         "workload.model",
         lambda parsed, model: model.experts is None,

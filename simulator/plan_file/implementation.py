@@ -81,6 +81,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         loss_metrics=i.loss_metrics,
         optimizer=i.optimizer,
         expert_dispatcher=i.moe_token_dispatcher_type,
+        exchange_sms=i.moe_flex_dispatcher_num_sms,
         fused_permutation=i.moe_permute_fusion,
         row_operator=i.moe_row_operator,
         router_dtype=i.moe_router_dtype or None,

@@ -205,6 +205,7 @@ class Implementation(HashedOnce):
     optimizer_precision: str
     main_parameters: bool
     moe_token_dispatcher_type: str = "alltoall"
+    moe_flex_dispatcher_num_sms: int | None = None
     moe_permute_fusion: bool = True
     moe_row_operator: str = ""
     moe_router_dtype: str = ""

@@ -35,6 +35,12 @@ class ImplementationTable(Table):
     moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
         "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
     )
+    moe_flex_dispatcher_num_sms: int | None = Field(
+        None,
+        gt=0,
+        description="SMs on which flex' kernels copy tokens (moe_hybridep_num_sms, moe_deepep_num_sms); default: as "
+        "many as overlap.comm_ctas, or as the links need.",
+    )
     moe_permute_fusion: bool = Field(
         True,
         description="Rows are sorted by expert and summed by token by kernels made for it, at the memory's pace; "

@@ -193,6 +193,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         gradient_clipping=mixed if table.gradient_clipping is None else table.gradient_clipping,
         zero_grad_set_to_none=_drops_gradients(parsed),
         moe_token_dispatcher_type=table.moe_token_dispatcher_type,
+        moe_flex_dispatcher_num_sms=table.moe_flex_dispatcher_num_sms,
         moe_permute_fusion=table.moe_permute_fusion,
         moe_row_operator=table.moe_row_operator or "",
         moe_router_dtype=table.moe_router_dtype or "",

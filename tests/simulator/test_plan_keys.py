@@ -104,6 +104,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "attention_backend": "flash-attention-2",
         "attention_precision": "fp8",
         "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_num_sms": 4,
         "moe_permute_fusion": False,
         "moe_row_operator": "index_add",
         "moe_router_dtype": "fp32",

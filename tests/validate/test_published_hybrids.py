@@ -30,9 +30,9 @@ def test_every_row_can_be_planned() -> None:
 def test_steps_are_met_within_a_fifth(errors: dict[str, float]) -> None:
     """On average, and none by more than two fifths; those without latent experts within a sixth and a quarter."""
     assert len(errors) == ROWS
-    assert sum(map(abs, errors.values())) / ROWS <= 0.21 and max(map(abs, errors.values())) <= 0.4
+    assert sum(map(abs, errors.values())) / ROWS <= 0.195 and max(map(abs, errors.values())) <= 0.4
     others = [abs(error) for name, error in errors.items() if "super" not in name]
-    assert len(others) == 32 and sum(others) / 32 <= 0.16 and max(others) <= 0.25
+    assert len(others) == 32 and sum(others) / 32 <= 0.14 and max(others) <= 0.25
 
 
 def test_super_is_too_short(errors: dict[str, float]) -> None:
@@ -43,9 +43,9 @@ def test_super_is_too_short(errors: dict[str, float]) -> None:
 
 
 def test_what_is_too_short_and_too_long(errors: dict[str, float]) -> None:
-    """Nano in FP8 and the first release of Nemotron-H are too short, for which there is no explanation."""
+    """Nano in FP8 and the first release of Nemotron-H are too short; few SMs for the exchange explain half of Nano."""
     nano = [error for name, error in errors.items() if "nano" in name and "automodel" not in name]
     first = [error for name, error in errors.items() if "dgxc25.04" in name]
     others = [error for name, error in errors.items() if "nemotron-h-56b" in name and "dgxc25.04" not in name]
     assert (len(nano), len(first), len(others)) == (14, 7, 8)
-    assert max(nano) <= -0.16 and max(first) <= -0.14 and min(others) >= 0.0
+    assert min(nano) >= -0.19 and max(nano) <= -0.07 and max(first) <= -0.14 and min(others) >= 0.0
