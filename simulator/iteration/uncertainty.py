@@ -30,7 +30,7 @@ from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.uncertain_power import Margin, margin, power_changes
 from joulecast.model.predict import Changes, Mixes, parameter_changes
-from joulecast.model.training.factors import EXPERTS_SD, LONGER, SPREAD, UNSEEN
+from joulecast.model.training.factors import EXPERTS_SD, HYBRIDS_SD, LONGER, SPREAD, UNSEEN
 from joulecast.model.uncertainty import (
     FEW_DIRECTIONS,
     NINETY_PERCENT,
@@ -114,7 +114,11 @@ class KernelAmounts:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under what iterations run: limits of board [W] and parts, whether clocks are locked, GPUs in step, and nodes."""
+    """Under what iterations run: limits of board [W] and parts, whether clocks are locked, GPUs in step, and nodes.
+
+    ``unlike`` is what steps of such a model differ by beyond those of the dense ones that published factors are fitted
+    to, a standard deviation [log of time].
+    """
 
     gpu: GpuModel
     description: GpuDescription
@@ -124,7 +128,7 @@ class Conditions:
     precision: str
     in_step: int = 1
     hosts: int = 1
-    experts: bool = False
+    unlike: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +210,9 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     limits = dict(plan.power.component_limits_w) or None
     limit_w = float(np.mean(prepared.power_limits_w))
     precision, nodes = plan.workload.precision, plan.cluster.nodes
-    experts = plan.workload.model.experts is not None
-    return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes, experts)
+    model = plan.workload.model
+    unlike = math.hypot(EXPERTS_SD * (model.experts is not None), HYBRIDS_SD * (model.mixers != ()))
+    return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes, unlike)
 
 
 def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
@@ -282,8 +287,8 @@ def _as_published(width: Array, conditions: Conditions) -> tuple[Array, Array]:
         width = np.full_like(width, known * NINETY_PERCENT)
     else:
         width = np.hypot(width, unseen * NINETY_PERCENT)
-    if conditions.experts and (known > 0 or unseen > 0):
-        width = np.hypot(width, EXPERTS_SD * NINETY_PERCENT)
+    if known > 0 or unseen > 0:
+        width = np.hypot(width, conditions.unlike * NINETY_PERCENT)
     tail = math.hypot(*(gpu.get(f"kernel.{name}", 0.0) for name in (LONGER, VENDOR_LONGER)))
     return width, np.hypot(width, tail * NINETY_PERCENT)
 
