@@ -234,7 +234,7 @@ def attention_work(
     if deterministic and backward:
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
-    executed = block_flops * (heads * (blocks + own * per_head) / gpu.sm_count) * gpu.sm_count
+    executed = block_flops * heads * (blocks + own * per_head)
     hbm_bytes = _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5)
     waited = _full_speed_bytes(shapes, sums=backend != FLEX) if backward else hbm_bytes
     memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]

@@ -28,16 +28,12 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the layer's input gradient."""
     m, hidden = delta_net.mixer_of(s), s.config.hidden
-    kernels, sums = pytorch_norm.backward("norm1", s, accumulate)
     return (
         *pytorch_norm.branch_backward("norm1", s, accumulate),
         *autocast_linear.backward("out_proj", s, hidden, m.values, False, accumulate, wide=False),
         *delta_net.backward(s, accumulate),
         *_projections_backward(s, accumulate),
-        *kernels,
-        eager.residual_addition("norm1.grad.join", s),
-        *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
-        *sums,
+        *pytorch_norm.half_backward("norm1", "in_proj", s, accumulate, leaf_input=leaf_input),
     )
 
 

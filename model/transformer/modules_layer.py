@@ -112,7 +112,7 @@ def _attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tu
         *(torchtitan_rotary.backward(s) if _torchtitan(s) else transformers_rotary.backward(s.between)),
         *(() if s.config.qk_norm_whole else head_norm_backward(s.between, accumulate)),
         *_projections_backward(s, accumulate),
-        *_norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
+        *pytorch_norm.half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
 
 
@@ -163,7 +163,7 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
             "down", s, config.hidden, s.ffn, config.mlp_bias, accumulate, wide=modules_activation.widens(s)
         ),
         *_mlp_backward(s, accumulate),
-        *_norm_half_backward("norm2", "up", s, accumulate),
+        *pytorch_norm.half_backward("norm2", "up", s, accumulate),
     )
 
 
@@ -338,18 +338,3 @@ def _branches(name: str, s: Shard) -> Launch:
     """Sum of two products' input gradients."""
     elements, dtype = s.tokens * s.config.hidden, s.stream.implementation.dtype
     return streaming("add", f"{name}.grad.branches", elements, reads=2, dtype=dtype)
-
-
-def _norm_half_backward(
-    norm: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
-) -> tuple[Launch, ...]:
-    """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with these modules' norm."""
-    kernels, sums = pytorch_norm.backward(norm, s, accumulate) if eager.before_block(s, norm) else ((), ())
-    join = (
-        eager.residual_addition(f"{norm}.grad.join", s.stream),
-        *((eager.residual_addition(f"{norm}.grad.leaf", s.stream),) if leaf_input else ()),
-    )
-    entering = eager.enter_backward(entered, s)
-    if entering and not s.implementation.sequence_parallel:
-        return (*kernels, *sums, *entering, *join)
-    return (*entering, *kernels, *join, *sums)

@@ -30,7 +30,6 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the layer's input gradient."""
     m, hidden = state_space.mixer_of(s), s.config.hidden
-    kernels, sums = pytorch_norm.backward("norm1", s, accumulate)
     return (
         *pytorch_norm.branch_backward("norm1", s, accumulate),
         *autocast_linear.backward("out_proj", s, hidden, m.inner, m.projection_bias, accumulate, wide=False),
@@ -38,10 +37,7 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         *state_space.decays(s, ".grad"),
         *_parameters(s, accumulate),
         *autocast_linear.backward("in_proj", s, m.projected, hidden, m.projection_bias, accumulate),
-        *kernels,
-        eager.residual_addition("norm1.grad.join", s),
-        *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
-        *sums,
+        *pytorch_norm.half_backward("norm1", "in_proj", s, accumulate, leaf_input=leaf_input),
     )
 
 

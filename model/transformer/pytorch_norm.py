@@ -62,3 +62,18 @@ def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...],
         done = "" if accumulate else f"{name}.weight"
         kernels = unfused_norm.backward(name, s.stream, s.norm_tokens, s.config.hidden, done)
     return kernels, sums
+
+
+def half_backward(
+    name: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
+) -> tuple[Launch, ...]:
+    """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with this norm."""
+    kernels, sums = backward(name, s, accumulate) if eager.before_block(s, name) else ((), ())
+    join = (
+        eager.residual_addition(f"{name}.grad.join", s.stream),
+        *((eager.residual_addition(f"{name}.grad.leaf", s.stream),) if leaf_input else ()),
+    )
+    entering = eager.enter_backward(entered, s)
+    if entering and not s.implementation.sequence_parallel:
+        return (*kernels, *sums, *entering, *join)
+    return (*entering, *kernels, *join, *sums)
