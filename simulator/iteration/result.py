@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.extras import require
+from joulecast.extras import data_frame
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.fluid.power_over_time import PowerOverTime
 from joulecast.simulator.plan_file.plan import Plan
@@ -229,10 +229,7 @@ class Iteration:
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each pipeline stage; needs pandas."""
-        require("pandas")
-        import pandas as pd
-
-        return pd.DataFrame([flat_line(_stage(rank)) for rank in self.ranks])
+        return data_frame([flat_line(_stage(rank)) for rank in self.ranks])
 
 
 def flat_line(stage: Mapping[str, Any]) -> dict[str, Any]:
