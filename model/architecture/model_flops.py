@@ -36,8 +36,7 @@ def training_flops(
     scans = sum(count * kind.mixer.scan_operations(sequence) for kind, count in layers if kind.mixer)
     weights = sum(count * matrix_elements(kind) for kind, count in layers)
     weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
-    apart = None if documents is None else documents.squared / sequence**2
-    seen = sum(count * (_seen(kind, sequence) if apart is None else apart) for kind, count in layers)
+    seen = sum(count * _seen(kind, sequence, documents) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
     whole = 3.0 * tokens * (2.0 * weights + pairs + scans)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
@@ -71,10 +70,12 @@ def chunk_share(chunk: int, sequence: int) -> float:
     return (whole * chunk**2 + rest**2) / sequence**2
 
 
-def _seen(config: ModelConfig, sequence: int) -> float:
+def _seen(config: ModelConfig, sequence: int, documents: Documents | None) -> float:
     """Share of the pairs under a causal mask that a model of like layers sees."""
     if not config.attends:
         return 0.0
+    if documents is not None:
+        return documents.pairs(config.window) / (0.5 * sequence**2)
     if not config.window:
         return 1.0
     return (chunk_share if config.chunked else seen_share)(config.window, sequence)

@@ -228,7 +228,7 @@ def _document_blocks(operators: Sequence[Attention]) -> DocumentBlocks | None:
     if all(o.documents is None for o in operators):
         return None
     grid = operators[0].backend == FLEX
-    known = [o.documents and (o.documents.grid if grid else o.documents.blocks)(BLOCK) for o in operators]
+    known = [o.documents and (o.documents.grid if grid else o.documents.blocks)(BLOCK, o.window) for o in operators]
     columns = (
         np.array([getattr(blocks, field) if blocks else 0.0 for blocks in known])
         for field in ("queries", "squares", "longest", "more")

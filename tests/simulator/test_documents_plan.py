@@ -144,9 +144,9 @@ def test_a_file_has_lengths_and_how_many(tmp_path):
                 "document_tokens": 300,
                 "model": "gemma-2-2b",
                 "sequence": 8192,
-                "implementation": {"modules": "joint", "attention_backend": "flash-attn-2"},
+                "implementation": {"modules": "joint", "attention_backend": "flash-attn-2", "deterministic": True},
             },
-            "with windows",
+            "with deterministic attention",
         ),
         ({"implementation": {"modules": "joint", "framework": "megatron", "attention_backend": "flex"}}, "PyTorch's"),
     ],
@@ -183,13 +183,13 @@ def test_replicas_wait_for_the_one_with_longer_documents(fsdp):
     meets = 1 if fsdp else 4
     assert imbalance(found) == pytest.approx(1 + 1.42 * of.spread / math.sqrt(meets), rel=0.01)
     (documents,) = {one.documents for one in attention_of(found)}
-    assert documents.squared == pytest.approx(imbalance(found) * of.documents.squared)
+    assert documents.pairs() == pytest.approx(imbalance(found) * of.documents.pairs())
     assert any("as the one with most pairs" in said for said in forecast(found).assumptions)
 
 
 def test_no_rank_has_more_than_one_document_a_sequence():
     found = plan(gpus=8, batch=8, document_tokens=[4000, 4096])
-    most = 4096**2 / found.workload.packed.documents.squared
+    most = 0.5 * 4096**2 / found.workload.packed.documents.pairs()
     assert 1.0 < imbalance(found) <= most
 
 
