@@ -26,6 +26,7 @@ from joulecast.model.kernels.attention import (
     attention_work,
     resembled,
 )
+from joulecast.model.kernels.attention_fp8 import FP8_SAVES
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
 from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
@@ -242,8 +243,9 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     kernels, _ = resembled(first.backend, first.direction)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
     per_flop *= DEARER.get(first.backend, (1.0, 1.0))[first.direction == "backward"]
-    if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
-        per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
+    if first.dtype == "fp8":
+        units = gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
+        per_flop -= FP8_SAVES[first.direction == "backward"] * units
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
     flops = column(operators, "flops")
     switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
