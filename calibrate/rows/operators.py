@@ -25,8 +25,8 @@ from joulecast.model.kernels.attention import MASK
 from joulecast.model.kernels.documents import Documents, gathered
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 
-#: PyTorch's names of its own backends; besides, its flex attention, FlashAttention-2's own package, cuDNN as Transformer
-#: Engine calls it and what a GPU's vendor ships.
+#: PyTorch's names of its own backends; besides, its flex attention, FlashAttention-2's own package, cuDNN as
+#: Transformer Engine calls it and what a GPU's vendor ships.
 ATTENTION_BACKENDS = {
     "FLASH_ATTENTION": "flash-attention-2",
     "CUDNN_ATTENTION": "cudnn",

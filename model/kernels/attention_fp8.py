@@ -6,8 +6,8 @@ stays in fp32. Matrix units are twice as fast, the exponentials are not, so that
     t_fp8 = t_bf16 / r
 
 Those of Hopper were measured on an H100 and an H200 with cuDNN 9.19 (`validate/recorded/windows`): in equal cycles of
-the SMs forwards of 4,096 to 16,384 positions are 1.44 to 1.53 times as fast, backwards of 32 heads 1.12 to 1.30 times,
-and both skip what a causal mask hides. Backwards of 64 heads took 1.6 times as long as twice those of 32, and with 64 or
+the SMs forwards of 4,096 to 16,384 positions are 1.44 to 1.53 times as fast, backwards of 32 heads 1.12 to 1.30 times;
+both skip what a causal mask hides. Backwards of 64 heads took 1.6 times as long as twice those of 32, and with 64 or
 128 heads NVIDIA's own figures are the same with and without a mask: these are taken to compute the whole square. One of
 32 heads that share 8 took 1.4 times as long on the H100 as without sharing, but not on the H200.
 

@@ -18,7 +18,7 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.kernels.attention_fp8 import FP8_SAVES, KERNELS, fp8_attention
+from joulecast.model.kernels.attention_fp8 import FP8_SAVES, fp8_attention
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Streaming
 from joulecast.model.memory.activations import whole_layer_bytes
@@ -113,7 +113,9 @@ def test_one_copy_of_queries_keys_and_values_is_kept():
     assert wide - narrow == 4096 * (2 * (qkv + rotated) - qkv)
 
 
-@pytest.mark.parametrize(("gpu", "heads", "gains"), [("h100-sxm", 32, True), ("h100-sxm", 64, False), ("gb300", 64, True)])
+@pytest.mark.parametrize(
+    ("gpu", "heads", "gains"), [("h100-sxm", 32, True), ("h100-sxm", 64, False), ("gb300", 64, True)]
+)
 def test_on_hopper_a_causal_backward_of_many_heads_loses_what_the_forward_gains(gpu, heads, gains):
     wide = [Attention(1, heads, 8, 32768, 128, direction=way) for way in ("forward", "backward")]
     costs = lower([*wide, *(replace(one, dtype="fp8") for one in wide)], gpu_model(load_gpu(gpu)))
@@ -123,7 +125,8 @@ def test_on_hopper_a_causal_backward_of_many_heads_loses_what_the_forward_gains(
 def test_a_forecast_says_that_fp8_is_an_estimate():
     for gpu in ("h100-sxm", "gb300"):
         narrow, wide = (
-            forecast(plan(cluster__gpu=gpu, implementation__attention_precision=p), must_fit=False) for p in ("fp8", None)
+            forecast(plan(cluster__gpu=gpu, implementation__attention_precision=p), must_fit=False)
+            for p in ("fp8", None)
         )
         assert narrow.time_s < wide.time_s
         (said,) = (x for x in narrow.assumptions if "estimate" in x and "cuDNN" in x)

@@ -142,15 +142,11 @@ def test_a_file_has_lengths_and_how_many(tmp_path):
         (
             {
                 "document_tokens": 300,
-                "model": "gemma-2-2b",
-                "sequence": 8192,
-                "implementation": {
-                    "modules": "joint",
-                    "attention_backend": "flash-attn-2",
-                    "tiles": {"attention.forward": [128, 64, 128]},
-                },
+                "model": "llama-4-scout",
+                "sequence": 16384,
+                "implementation": {"modules": "joint", "attention_backend": "flash-attn-2"},
             },
-            "with tiles of attention",
+            "with chunks",
         ),
         ({"implementation": {"modules": "joint", "framework": "megatron", "attention_backend": "flex"}}, "PyTorch's"),
     ],
@@ -174,6 +170,16 @@ def test_a_ring_over_documents_is_refused_heads_that_are_exchanged_are_not():
         split(document_tokens=512)
     apart = attention_of(split(document_tokens=512, parallelism={"cp_comm_type": "a2a"}))
     assert {(one.sequence, one.documents.pieces) for one in apart} == {(4096, ((512.0, 8.0),))}
+
+
+def test_local_layers_keep_documents_apart_too():
+    run = {"modules": "joint", "attention_backend": "flash-attn-2"}
+    found = plan(model="gemma-2-2b", sequence=8192, document_tokens=6000, implementation=run)
+    assert {(one.window, one.documents is None) for one in attention_of(found)} == {(4096, False), (0, False)}
+    alone = plan(model="gemma-2-2b", sequence=8192, implementation=run)
+    apart, whole = forecast(found), forecast(alone)
+    assert apart.time_s < whole.time_s
+    assert apart.model_flops_per_s * apart.time_s < whole.model_flops_per_s * whole.time_s
 
 
 LENGTHS = [100, 200, 300, 500, 900, 3000]

@@ -28,7 +28,9 @@ def found(request):
     ("kernels", "mean"), [("fa2_fwd", 0.06), ("fa2_bwd", 0.07), ("te_fwd", 0.05), ("te_bwd", 0.05), ("flex", 0.06)]
 )
 def test_windows_that_gave_nothing_are_forecast_this_well(found, kernels, mean):
-    held = [abs(e) for name, e in found.items() if name.startswith(kernels) and "_w" in name and not name.endswith(GAVE)]
+    held = [
+        abs(e) for name, e in found.items() if name.startswith(kernels) and "_w" in name and not name.endswith(GAVE)
+    ]
     assert len(held) >= 4
     assert sum(held) / len(held) < mean
 
