@@ -20,6 +20,7 @@ from joulecast.model.memory.allocator import cached_bytes
 from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
+    Held,
     StateShards,
     gathered_by_fsdp_bytes,
     outside_layers_bytes,
@@ -45,7 +46,7 @@ class MemoryFootprint:
     Attributes
     ----------
     parameters, gradients, optimizer
-        Model states, gradients as far as they are there at the peak.
+        Model states, parameters with those of a reference model that is a copy, gradients as far as they are there at the peak.
     activations
         Kept for the backward by the micro-batches in flight.
     outputs
@@ -140,7 +141,7 @@ def memory_footprint(
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
-        parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
+        parameters=_weights_bytes(rest, experts, split) + _reference_bytes(config, implementation, rank, others, split),
         gradients=gradients,
         optimizer=states * optimizer_state_bytes(implementation),
         activations=kept,
@@ -154,6 +155,21 @@ def memory_footprint(
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES + (one.user_buffers if symmetric else 0.0),
         cached=cached_bytes(one, rank, gathered=whole[0], elements=own, gradients=gradients),
     )
+
+
+def _weights_bytes(rest: Held, experts: Held, split: StateShards) -> float:
+    """Weights of one rank."""
+    return rest.weights / split.parameters + experts.weights / split.expert_parameters
+
+
+def _reference_bytes(
+    config: ModelConfig, implementation: Implementation, rank: PipelineRank, others: tuple[int, ...], split: StateShards
+) -> float:
+    """Weights of a reference model that is a second one."""
+    if implementation.reference != "copy":
+        return 0.0
+    held = config, implementation.of_reference, sum(rank.layers), rank.first, rank.last, others
+    return _weights_bytes(*parameter_bytes(*held), split)
 
 
 def _stack_bytes(

@@ -234,7 +234,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[Pa
         out += optimizer_step(
             group.parameters,
             impl,
-            tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
+            tokens_per_step=plan.tokens,
             state_shards=shards.expert_optimizer if group.experts else shards.optimizer,
             gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
             zeroed=zeroed,
