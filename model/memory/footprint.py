@@ -46,7 +46,8 @@ class MemoryFootprint:
     Attributes
     ----------
     parameters, gradients, optimizer
-        Model states, parameters with those of a reference model that is a copy, gradients as far as they are there at the peak.
+        Model states, parameters with those of a reference model that is a copy, gradients as far as they are there at
+        the peak.
     activations
         Kept for the backward by the micro-batches in flight.
     outputs

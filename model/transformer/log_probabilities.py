@@ -6,7 +6,7 @@
 ``chunked``  logits are made in tiles, of scored positions alone, and never kept: behind the product of each tile a
              kernel folds its rows' greatest values and sums. The backward makes each tile again, turns it into its own
              gradient, and adds both products' gradients up in fp32. So in TRL 1.16 (``trl/kernels/chunked_logprob.py``,
-             ``add_fused_lm_head``), whose policy's kernel also takes entropy, mean and whether a token is the likeliest.
+             ``add_fused_lm_head``), where the policy's kernel also takes entropy, mean and the likeliest word.
 
 Positions of the last token, sums over sequences and the loss itself are few values and left out.
 """

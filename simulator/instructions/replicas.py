@@ -217,7 +217,7 @@ def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...
 def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[ParameterTensor]) -> tuple[Launch, ...]:
     """Reduction of gradients that is not overlapped, the optimizer, and the gathering of parameters where it waits."""
     out: tuple[Launch, ...] = ()
-    groups, split, w = summed_together(plan, parameters), plan.parallelism, plan.workload
+    groups, split = summed_together(plan, parameters), plan.parallelism
     if not split.fsdp and plan.overlap.grad_reduce != "overlapped":
         for group in groups:
             reduction = data_parallel.gradient_reduction(
