@@ -38,7 +38,7 @@ def training_flops(
     """
     layers = [*config.runs(0, config.layers), (config.prediction_layer, config.mtp_layers)]
     scans = sum(count * kind.mixer.scan_operations(sequence) for kind, count in layers if kind.mixer)
-    weights = sum(count * matrix_elements(kind) for kind, count in layers)
+    weights = float(sum(count * matrix_elements(kind) for kind, count in layers))
     weights += (scored + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
     apart = None if documents is None else documents.squared / sequence**2
     seen = sum(count * (_seen(kind, sequence) if apart is None else apart) for kind, count in layers)

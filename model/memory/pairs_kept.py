@@ -44,7 +44,7 @@ def loss_transient_bytes(s: Shard, vocab: int, weight: float) -> float:
     values, trained = scored(s) * s.config.hidden, vocab * s.config.hidden * (weight > 0.0)
     kept = DTYPE_BYTES[s.stream.implementation.dtype]
     narrowed = 0.0 if kept == WIDE else kept
-    return (WIDE + narrowed) * (values + trained) + tile_bytes(s, vocab)
+    return (WIDE + narrowed) * (values + trained) + tile_bytes(s)
 
 
 def reference_transient_bytes(s: Shard, vocab: int) -> float:
@@ -53,11 +53,10 @@ def reference_transient_bytes(s: Shard, vocab: int) -> float:
         return 0.0
     size = DTYPE_BYTES[s.implementation.dtype]
     layer = float(size * s.tokens * (MLP_TENSORS * s.ffn + STREAM_TENSORS * s.config.hidden))
-    head = tile_bytes(s, vocab) if chunked(s) else REFERENCE_TENSORS * WIDE * s.tokens * vocab
+    head = tile_bytes(s) if chunked(s) else REFERENCE_TENSORS * WIDE * s.tokens * vocab
     return max(layer, head)
 
 
-def tile_bytes(s: Shard, vocab: int) -> float:
-    """One tile of logits."""
-    tile = min(scored(s), TILE_TOKENS) * min(vocab, TILE_WORDS)
-    return float(tile * DTYPE_BYTES[s.implementation.dtype])
+def tile_bytes(s: Shard) -> float:
+    """The buffer of one tile of logits."""
+    return float(min(scored(s), TILE_TOKENS) * TILE_WORDS * DTYPE_BYTES[s.implementation.dtype])
