@@ -273,8 +273,7 @@ def loss_transient_bytes(s: Shard) -> float:
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
     if s.implementation.log_probabilities:
-        own = pairs_kept.loss_transient_bytes(s, vocab, weight)
-        return max(own, pairs_kept.reference_transient_bytes(s, vocab))
+        return pairs_kept.loss_transient_bytes(s, vocab, weight)
     if s.implementation.fused_loss:
         return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
     if head_is_split(s.implementation) and s.implementation.modules == "torchtitan":

@@ -18,13 +18,15 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
 from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
-    Held,
     StateShards,
     gathered_by_fsdp_bytes,
     outside_layers_bytes,
     parameter_bytes,
+    reference_bytes,
+    weights_bytes,
     whole_throughout_bytes,
 )
 from joulecast.model.training.optimizer import optimizer_state_bytes, widened_gradient_bytes
@@ -142,7 +144,7 @@ def memory_footprint(
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
-        parameters=_weights_bytes(rest, experts, split) + _reference_bytes(config, implementation, rank, others, split),
+        parameters=weights_bytes((rest, experts), split) + reference_bytes(*held, split),
         gradients=gradients,
         optimizer=states * optimizer_state_bytes(implementation),
         activations=kept,
@@ -156,21 +158,6 @@ def memory_footprint(
         context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES + (one.user_buffers if symmetric else 0.0),
         cached=cached_bytes(one, rank, gathered=whole[0], elements=own, gradients=gradients),
     )
-
-
-def _weights_bytes(rest: Held, experts: Held, split: StateShards) -> float:
-    """Weights of one rank."""
-    return rest.weights / split.parameters + experts.weights / split.expert_parameters
-
-
-def _reference_bytes(
-    config: ModelConfig, implementation: Implementation, rank: PipelineRank, others: tuple[int, ...], split: StateShards
-) -> float:
-    """Weights of a reference model that is a second one."""
-    if implementation.reference != "copy":
-        return 0.0
-    held = config, implementation.of_reference, sum(rank.layers), rank.first, rank.last, others
-    return _weights_bytes(*parameter_bytes(*held), split)
 
 
 def _stack_bytes(
@@ -208,7 +195,11 @@ def _gathered_and_gradients(
     ``elements`` are its gradients, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations.
     """
     implementation = one.shard.implementation
-    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
+    outside = 0.0
+    if implementation.reference == "copy":
+        of_reference = implementation.of_reference
+        outside = outside_layers_bytes(one.shard.config, of_reference, rank.first, rank.last)
+    gathered = gathered_at_peak(whole, transient, one, rank, outside) if split.splits_parameters else 0.0
     gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
     if implementation.framework != "megatron":
         counted = transient + gathered
@@ -249,7 +240,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
     s, moments = one.shard, [one.layer_transient]
     if rank.last:
-        moments.append(one.loss_transient)
+        moments += [one.loss_transient, reference_transient_bytes(s)]
         if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
             merged = rank.micro_batches if rank.pipelined else 0
             moments.append(merged * one.logits - kept)

@@ -47,13 +47,13 @@ def loss_transient_bytes(s: Shard, vocab: int, weight: float) -> float:
     return (WIDE + narrowed) * (values + trained) + tile_bytes(s)
 
 
-def reference_transient_bytes(s: Shard, vocab: int) -> float:
+def reference_transient_bytes(s: Shard) -> float:
     """What a reference's forward holds beside what the policy has kept, at its highest; 0 where none runs."""
     if not s.implementation.reference:
         return 0.0
     size = DTYPE_BYTES[s.implementation.dtype]
     layer = float(size * s.tokens * (MLP_TENSORS * s.ffn + STREAM_TENSORS * s.config.hidden))
-    head = tile_bytes(s) if chunked(s) else REFERENCE_TENSORS * WIDE * s.tokens * vocab
+    head = tile_bytes(s) if chunked(s) else REFERENCE_TENSORS * WIDE * s.tokens * s.config.vocab
     return max(layer, head)
 
 

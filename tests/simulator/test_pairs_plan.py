@@ -112,6 +112,19 @@ def test_whole_logits_take_memory_that_tiles_do_not() -> None:
     assert footprint_of(plan(**whole), 0).transient == 16.0 * logits
 
 
+def test_a_sharded_copy_is_whole_outside_its_layers_beside_the_models() -> None:
+    sharded = {
+        "cluster": {"gpus": 2},
+        "parallelism": {"fsdp": True},
+        "implementation": {"log_probabilities": "whole"},
+    }
+    model = plan().workload.model
+    outside = 2.0 * (model.vocab * model.hidden + model.hidden)
+    copy, none = (footprint_of(plan(name, **sharded), 0) for name in ("dpo", "simpo"))
+    logits = 4.0 * 2 * 1024 * model.vocab
+    assert copy.transient + copy.gathered - none.transient - none.gathered == pytest.approx(2 * logits + outside)
+
+
 def test_operations_count_the_reference_once() -> None:
     model = plan().workload.model
     once = training_flops(model, 1024, 1.0)
