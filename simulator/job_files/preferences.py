@@ -87,7 +87,7 @@ def put_pairs(config: SettingsFile, draft: Draft, objective: tuple[str, str], *,
             "all tokens are forecast scored; where prompts are long add --set workload.completion_tokens=MEAN, of "
             "chosen and rejected texts"
         )
-    else:
+    elif not config.given(STAGE):
         draft.warn(
             "log-probabilities are forecast by a log-softmax of all logits in fp32, as LLaMA-Factory's; other code "
             "takes more or fewer passes over them"
