@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from joulecast.errors import InputError, UnknownNameError
@@ -127,6 +127,14 @@ class Implementation(HashedOnce):
         Whether Megatron's own loss is compiled, which then are five kernels over the logits.
     loss_metrics
         Metrics of training that each take PyTorch's cross-entropy of a micro-batch's logits once more, in fp32.
+    log_probabilities, scored_share
+        How a loss on pairs of sequences takes tokens' log-probabilities, empty for cross-entropy, and of which share of
+        the positions where not of all (:mod:`joulecast.model.transformer.log_probabilities`).
+    reference
+        Model whose forward follows each of the trained one's in such a loss: a ``copy``, or the same with
+        ``adapters-off``; empty where none runs.
+    gradient_free
+        Whether this is such a model's, which has no backward.
     loop_wait_s
         Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s].
     widens_outputs
@@ -180,6 +188,10 @@ class Implementation(HashedOnce):
     fused_loss: bool = False
     native_loss: bool = False
     loss_metrics: int = 0
+    log_probabilities: str = ""
+    scored_share: float = 1.0
+    reference: str = ""
+    gradient_free: bool = False
     loop_wait_s: float = 0.0
     widens_outputs: bool = False
     context_parallel: int = 1
@@ -294,6 +306,13 @@ class Implementation(HashedOnce):
     def split_main_parameters(self) -> bool:
         """Whether that optimizer keeps only what fp32 weights have beyond the bf16 ones."""
         return self.narrow_states and (self.narrow is None or not self.narrow.parameters)
+
+    @property
+    def of_reference(self) -> Implementation:
+        """What runs the forward of the ``reference``, without adapters; its weights in 4 bits stay so."""
+        frozen = self.lora if self.lora is not None and self.lora.base else None
+        lora = None if frozen is None else replace(frozen, targets=())
+        return replace(self, lora=lora, recompute="none", reference="", gradient_free=True)
 
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation runs a part of :data:`RecomputeModule` again."""

@@ -9,7 +9,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import lora_kept, modules_kept
+from joulecast.model.memory import lora_kept, modules_kept, pairs_kept
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
@@ -228,6 +228,8 @@ def _eager_activation_extra(s: Shard) -> int:
 def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    if pairs_kept.chunked(s):
+        return pairs_kept.head_bytes(s)
     if s.implementation.modules != "joint":
         ends = modules_kept.final_norm_bytes(s) + modules_kept.head_weight_bytes(s, vocab)
         return ends + s.tokens * vocab * _kept_logit_bytes(s)
@@ -270,6 +272,8 @@ def loss_transient_bytes(s: Shard) -> float:
     logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
+    if s.implementation.log_probabilities:
+        return pairs_kept.loss_transient_bytes(s, vocab, weight)
     if s.implementation.fused_loss:
         return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
     if head_is_split(s.implementation) and s.implementation.modules == "torchtitan":

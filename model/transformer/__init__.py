@@ -26,5 +26,6 @@ What several of them call:
   ``biased_experts`` for clamps and biases in Megatron, ``latent_experts`` for projections around them.
 - Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``
   for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer bits until the backward.
-- The ends of the stack: ``head`` with the embedding, ``loss``, ``softcap`` of logits, and ``multi_token`` prediction.
+- The ends of the stack: ``head`` with the embedding, ``loss``, ``log_probabilities`` for losses on pairs of sequences,
+  ``softcap`` of logits, and ``multi_token`` prediction.
 """

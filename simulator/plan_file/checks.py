@@ -21,6 +21,7 @@ from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_opti
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
+from joulecast.simulator.plan_file.pairs import check_pairs
 from joulecast.simulator.plan_file.recomputation import check_recomputation
 from joulecast.simulator.plan_file.replicas import check_replicas
 from joulecast.simulator.plan_file.schedule_names import schedule_alias, unknown_schedule
@@ -241,6 +242,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     check_experts(plan, source)
     check_stored(plan, source)
     check_lora(plan, source)
+    check_pairs(plan, source)
     _batch(plan, source)
     _run(plan, source)
     _nodes(plan, source)

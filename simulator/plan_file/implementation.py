@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.documents import slowest_documents
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
-from joulecast.simulator.plan_file.training_loop import loop_wait_s, widens_outputs
+from joulecast.simulator.plan_file.training_loop import forward_wait_s, loop_wait_s, widens_outputs
 from joulecast.simulator.schedules import PAIRS
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def implementation_of(plan: Plan) -> Implementation:
         narrow=w.narrow,
         lora=w.lora,
         documents=slowest_documents(plan),
+        scored_share=w.scored_share,
+        reference=(w.reference or "") if w.runs_reference else "",
         loop_wait_s=loop_wait_s(plan),
         widens_outputs=widens_outputs(plan),
         expert_load=w.expert_load,
@@ -46,6 +49,11 @@ def implementation_of(plan: Plan) -> Implementation:
         expert_fabric=expert_fabric(plan) if experts else None,
         expert_tensor_fabric=expert_tensor_fabric(plan) if experts else None,
     )
+
+
+def reference_of(plan: Plan, impl: Implementation) -> Implementation | None:
+    """What runs the forward of the model that the trained one is compared with; ``None`` where none runs."""
+    return replace(impl.of_reference, loop_wait_s=forward_wait_s(plan)) if impl.reference else None
 
 
 @lru_cache(maxsize=4096)
@@ -79,6 +87,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         fused_loss=i.fused_loss,
         native_loss=i.native_loss,
         loss_metrics=i.loss_metrics,
+        log_probabilities=i.log_probabilities,
         optimizer=i.optimizer,
         expert_dispatcher=i.moe_token_dispatcher_type,
         exchange_sms=i.moe_flex_dispatcher_num_sms,
@@ -114,4 +123,4 @@ def nanobatches_of(plan: Plan) -> Nanobatches:
 def batch_of_part(plan: Plan) -> int:
     """Sequences of one part of a micro-batch: all of them where the parts only share the experts' communication."""
     cut = nanobatches_of(plan)
-    return plan.workload.micro_batch_size // (1 if cut.shared else cut.parts)
+    return plan.workload.micro_batch_sequences // (1 if cut.shared else cut.parts)

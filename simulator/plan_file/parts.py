@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         RecomputeModule,
     )
 
+#: The objective of training on texts.
+NEXT_TOKEN = "next-token"
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -52,6 +55,9 @@ class Workload:
         What the plan says of documents in packed sequences, a file by its name.
     packed
         These documents in sequences, ``None`` where attention sees all of a sequence.
+    objective, reference, completion_tokens
+        The loss, what one on pairs of sequences compares with (``None``: nothing), and how many tokens of each sequence
+        it scores (``None``: all).
     """
 
     model: ModelConfig
@@ -70,6 +76,29 @@ class Workload:
     document_tokens: int | str | tuple[int, ...] | None = None
     document_packing: Packing | None = None
     packed: Packed | None = None
+    objective: str = NEXT_TOKEN
+    reference: str | None = None
+    completion_tokens: int | None = None
+
+    @property
+    def sequences_of_sample(self) -> int:
+        """Sequences of one sample: two where pairs are compared."""
+        return 1 if self.objective == NEXT_TOKEN else 2
+
+    @property
+    def micro_batch_sequences(self) -> int:
+        """Sequences of one micro-batch on one data-parallel rank."""
+        return self.micro_batch_size * self.sequences_of_sample
+
+    @property
+    def runs_reference(self) -> bool:
+        """Whether a forward without gradients is part of every micro-batch."""
+        return self.reference in ("copy", "adapters-off")
+
+    @property
+    def scored_share(self) -> float:
+        """Share of the tokens whose log-probabilities are taken [1]."""
+        return 1.0 if self.completion_tokens is None else self.completion_tokens / self.sequence_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +250,7 @@ class Implementation(HashedOnce):
     native_loss: bool = False
     loss_metrics: int = 0
     training_loop: str = ""
+    log_probabilities: str = ""
     attention_precision: str = ""
     tiles: Tiles = ()
     generation: str = ""

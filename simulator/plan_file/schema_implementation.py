@@ -125,6 +125,12 @@ class ImplementationTable(Table):
         description="Metrics of training that each take the cross-entropy of all logits once more, as Composer's do "
         "(pytorch-eager).",
     )
+    log_probabilities: Literal["chunked", "whole"] | None = Field(
+        None,
+        description="How a workload.objective on pairs makes its log-probabilities: chunked, logits in tiles that are "
+        "not kept, of completions alone (TRL 1.16); whole, log-softmax of all logits in fp32 (LLaMA-Factory, earlier "
+        "versions of TRL); default: chunked.",
+    )
     training_loop: Literal["trainer"] | None = Field(
         None,
         description="trainer: Hugging Face's Trainer runs the modules of transformers; its host waits for the GPU in "

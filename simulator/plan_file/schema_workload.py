@@ -108,7 +108,23 @@ class WorkloadTable(Table):
     mtp_num_layers: int = Field(
         0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."
     )
-    sequence_length: int = Field(gt=0, description="Tokens of one sample.")
+    sequence_length: int = Field(gt=0, description="Tokens of one sample, or of each of a pair.")
+    objective: str = Field(
+        "next-token",
+        description="next-token: cross-entropy of texts; dpo, orpo, simpo: log-probabilities of pairs of sequences, "
+        "chosen and rejected, which are the samples (pytorch-eager, modules of transformers).",
+    )
+    reference: Literal["copy", "adapters-off", "precomputed"] | None = Field(
+        None,
+        description="What dpo compares with: a second model without gradients, the same one without its adapters, or "
+        "nothing that runs (precompute_ref_log_probs); default: adapters-off with adapters, else copy.",
+    )
+    completion_tokens: int | None = Field(
+        None,
+        gt=0,
+        description="Tokens of each sequence that are scored, to which log_probabilities = chunked keeps the head; "
+        "default: all.",
+    )
     document_tokens: int | list[int] | str | None = Field(
         None,
         description="Tokens of the documents that a sequence is packed with and attention keeps apart: of each, a list "

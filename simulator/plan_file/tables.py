@@ -16,6 +16,7 @@ from joulecast.simulator.plan_file.lora import read_lora
 from joulecast.simulator.plan_file.narrow import narrow_of, wide_layers
 from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
+from joulecast.simulator.plan_file.pairs import log_probabilities_of, read_objective
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Workload
 from joulecast.simulator.plan_file.prediction import prediction_modules
 from joulecast.simulator.plan_file.schema import PlanFile
@@ -62,6 +63,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         training_tokens=table.training_tokens,
         mtp_num_layers=model.mtp_layers,
         lora=read_lora(parsed, model, source),
+        **read_objective(table, source),
         **read_documents(table, source),
     )
 
@@ -176,6 +178,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         native_loss=table.fused_loss == "native",
         loss_metrics=table.loss_metrics,
         training_loop=table.training_loop or "",
+        log_probabilities=log_probabilities_of(parsed, source),
         attention_precision=table.attention_precision or "",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs is True,

@@ -43,6 +43,9 @@ OTHER: dict[str, dict[str, Any]] = {
         "training_tokens": 2e9,
         "document_tokens": 300,
         "document_packing": "whole",
+        "objective": "dpo",
+        "reference": "precomputed",
+        "completion_tokens": 100,
     },
     "cluster": {"gpu": "h100-sxm", "gpus": 128, "gpus_per_node": 4, "node": "hgx-h100", "node_clock_spread": 0.1},
     "network": {
@@ -121,6 +124,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "compile": True,
         "fused_loss": True,
         "loss_metrics": 2,
+        "log_probabilities": "whole",
         "training_loop": "trainer",
         "optimizer": "adamw-for-loop",
         "parameter_precision": "fp32",
@@ -239,6 +243,11 @@ BASES: dict[str, dict[str, Any]] = {
 BASES["layers computed again by PyTorch"] = BASES["one GPU"] | {"schedule": {"recompute": "full"}}
 BASES["adapters"] = {
     "workload": DENSE | {"lora": {}},
+    "cluster": cluster(1),
+    "implementation": {"modules": "transformers"},
+}
+BASES["pairs"] = {
+    "workload": DENSE | {"objective": "dpo"},
     "cluster": cluster(1),
     "implementation": {"modules": "transformers"},
 }
