@@ -90,6 +90,8 @@ class Implementation(HashedOnce):
         ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
     exchange_sms
         SMs that the latter's kernels copy on; ``None``: as many as other communication has, or as its links need.
+    hybrid_exchange
+        Whether these are HybridEP's, not DeepEP's.
     fused_permutation
         Whether kernels made for it sort and sum the experts' rows, or PyTorch's own operators.
     row_operator
@@ -191,6 +193,7 @@ class Implementation(HashedOnce):
     expert_tensor_fabric: Fabric | None = None
     expert_dispatcher: str = "alltoall"
     exchange_sms: int | None = None
+    hybrid_exchange: bool = False
     fused_permutation: bool = True
     row_operator: str = ""
     fused_experts: bool = False

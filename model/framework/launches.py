@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from joulecast.model.cluster.collectives import TOKEN_EXCHANGES
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hashing import HashedOnce, hashed_once
@@ -221,7 +222,7 @@ def collective(
         kind,
         size_bytes,
         implementation.tensor_parallel if ranks is None else ranks,
-        ctas=(implementation.exchange_sms if kind == "token_exchange" else None) or implementation.ctas,
+        ctas=(implementation.exchange_sms if kind in TOKEN_EXCHANGES else None) or implementation.ctas,
         fabric=fabric,
         dtype=implementation.dtype,
         name=name,

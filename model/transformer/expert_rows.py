@@ -10,7 +10,8 @@ The ``flex`` dispatcher (DeepEP, HybridEP) sends a token once to each domain tha
 domain once to each such rank, straight from where it lies, and copies it there: of k choices among p equal parts
 p·(1 − (1 − 1/p)^k) are different on average, p being those that its router may choose from (node-limited routing).
 Its results are summed there, too, and on their way back: nothing is permuted where tokens come from. It may send in FP8
-what goes to experts, tokens and gradients of results, and brings back in the layers' type what they make.
+what goes to experts, tokens and gradients of results, and brings back in the layers' type what they make. HybridEP
+sends more than tokens (:mod:`.hybrid_exchange`).
 
 The rows of a rank's experts are the mean times a load: either the capacity factor, to which every expert is padded or
 cut, or without one (dropless) how far the busiest rank lies above the mean, for all wait for it.
@@ -31,7 +32,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
-from joulecast.model.transformer import stored_narrow
+from joulecast.model.transformer import hybrid_exchange, stored_narrow
 from joulecast.model.transformer.row_operators import choice, widened
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
@@ -120,15 +121,22 @@ def router_forward(s: Shard) -> tuple[Launch, ...]:
     """Product, softmax in fp32, choice, and the numbers of rows that the ranks tell each other."""
     experts, tokens = experts_of(s), s.norm_tokens
     scores, dtype = tokens * experts.count, s.implementation.router_dtype or s.implementation.dtype
-    counts = 4.0 * experts.count * s.implementation.expert_parallel
     product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
     return (
         *widened_input(s, "router.input.widen"),
         Launch(product),
         streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count),
         choice(tokens, experts.count),
-        *_among_experts(s, "all_gather", "router.counts.all_gather", counts),
+        *_numbers_of_rows(s),
     )
+
+
+def _numbers_of_rows(s: Shard) -> tuple[Launch, ...]:
+    """What the ranks tell each other of their tokens' choices: a number for each expert, or HybridEP all of them."""
+    run, experts = s.implementation, experts_of(s)
+    if run.hybrid_exchange:
+        return hybrid_exchange.choices(run, experts, s.norm_tokens)
+    return _among_experts(s, "all_gather", "router.counts.all_gather", 4.0 * experts.count * run.expert_parallel)
 
 
 def widened_input(s: Shard, name: str) -> tuple[Launch, ...]:
@@ -188,24 +196,26 @@ def dispatched_bytes(run: Implementation) -> float:
     return run.narrow.value_bytes if run.narrow_dispatch and run.narrow else float(DTYPE_BYTES[run.dtype])
 
 
-def to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    """Rows to the ranks of their experts, there sorted by expert."""
+def to_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> tuple[Launch, ...]:
+    """Rows to the ranks of their experts, there sorted by expert; ``weighted``: with their tokens' weights."""
     value = dispatched_bytes(s.implementation)
     size, share = e.sent * row_width(s) * value, value / DTYPE_BYTES[s.implementation.dtype]
+    sent = size + weighted * hybrid_exchange.weight_bytes(s.implementation, experts_of(s), e.sent)
     return (
-        *_among_experts(s, _exchange(s), f"{name}.all_to_all", size * _sent_share(s)),
+        *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s)),
         *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
         *_sorting(name, s, e, reads=share * _arriving(s), writes=share),
     )
 
 
-def from_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    """The way back."""
+def from_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> tuple[Launch, ...]:
+    """The way back; ``weighted``: with gradients of the weights."""
     size = float(e.sent * row_width(s) * DTYPE_BYTES[s.implementation.dtype])
+    sent = size + weighted * hybrid_exchange.weight_bytes(s.implementation, experts_of(s), e.sent)
     return (
         *_sorting(name, s, e, writes=_arriving(s)),
         *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
-        *_among_experts(s, _exchange(s), f"{name}.all_to_all", size * _sent_share(s)),
+        *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s)),
     )
 
 
@@ -228,7 +238,9 @@ def padded(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 def _exchange(s: Shard) -> str:
     """Kind of the communication between ranks."""
-    return "token_exchange" if s.implementation.expert_dispatcher == "flex" else "all_to_all"
+    if s.implementation.expert_dispatcher != "flex":
+        return "all_to_all"
+    return "hybrid_exchange" if s.implementation.hybrid_exchange else "token_exchange"
 
 
 def _arriving(s: Shard) -> float:

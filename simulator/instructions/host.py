@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 #: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
 HOST_EXPONENT = 8.0
 #: How names of kernels end that come with another kernel's launch and cost the host nothing more.
-WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate")
+WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate", ".gathered", ".scanned")
 #: Host's time for a launch in a library's own loop, over that of a module's launch: 13 us where modules' take 280
 #: [estimate, +-50 %].
 LOOPED_LAUNCH = 0.048

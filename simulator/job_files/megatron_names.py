@@ -79,7 +79,7 @@ _PASSED_OVER = """
     --use-te-activation-func --no-align-grad-reduce --no-align-param-gather --align-param-gather
     --align-grad-reduce --ddp-pad-buckets-for-high-nccl-busbw --keep-fp8-transpose-cache
     --no-gradient-reduce-div-fusion --disable-symmetric-registration --fsdp-double-buffer --sharp-enabled-group
-    --tp-comm-overlap-cfg --hierarchical-context-parallel-sizes --wgrad-deferral-limit --moe-deepep-num-sms
+    --tp-comm-overlap-cfg --hierarchical-context-parallel-sizes --wgrad-deferral-limit
     --decrease-batch-size-if-needed --fp8-quantizer-factory --fp4-quantizer-factory --recompute-method
     --moe-pad-expert-input-to-capacity --inprocess-restart --inprocess-max-iterations
     --inprocess-monitor-thread-interval --inprocess-monitor-process-interval

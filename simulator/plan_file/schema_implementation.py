@@ -35,11 +35,16 @@ class ImplementationTable(Table):
     moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
         "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
     )
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = Field(
+        None,
+        description="Whose kernels exchange tokens for flex; default: kernels that reach three quarters of the links' "
+        "rate and send nothing beside tokens.",
+    )
     moe_flex_dispatcher_num_sms: int | None = Field(
         None,
         gt=0,
-        description="SMs on which flex' kernels copy tokens (moe_hybridep_num_sms, moe_deepep_num_sms); default: as "
-        "many as overlap.comm_ctas, or as the links need.",
+        description="SMs on which these copy tokens (moe_deepep_num_sms, moe_hybridep_num_sms); default: 20 of "
+        "DeepEP's, 16 of HybridEP's.",
     )
     moe_permute_fusion: bool = Field(
         True,

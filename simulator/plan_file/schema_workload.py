@@ -108,6 +108,9 @@ class WorkloadTable(Table):
     mtp_num_layers: int = Field(
         0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."
     )
+    mtp_use_repeated_layer: bool = Field(
+        False, description="These are one module, run as often (Nemotron 3 Super): its weights are there once."
+    )
     sequence_length: int = Field(gt=0, description="Tokens of one sample.")
     document_tokens: int | list[int] | str | None = Field(
         None,

@@ -28,6 +28,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "model": "llama-3.2-1b",
         "layers": 3,
         "mtp_num_layers": 1,
+        "mtp_use_repeated_layer": True,
         "sequence_length": 1024,
         "micro_batch_size": 2,
         "global_batch_size": 4096,
@@ -104,6 +105,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "attention_backend": "flash-attention-2",
         "attention_precision": "fp8",
         "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": "deepep",
         "moe_flex_dispatcher_num_sms": 4,
         "moe_permute_fusion": False,
         "moe_row_operator": "index_add",
@@ -210,12 +212,12 @@ BASES: dict[str, dict[str, Any]] = {
         "parallelism": {"expert_model_parallel_size": 8, "distributed_optimizer": True},
         "implementation": MEGATRON,
     },
-    "experts in FP8 by DeepEP": {
-        "workload": EXPERTS | {"precision": "fp8", "fp8_recipe": "blockwise"},
+    "experts in FP8 by HybridEP": {
+        "workload": EXPERTS | {"precision": "fp8", "fp8_recipe": "blockwise", "mtp_num_layers": 2},
         "cluster": cluster(8),
         "parallelism": {"expert_model_parallel_size": 8, "distributed_optimizer": True},
         "overlap": {"ep_comm": True},
-        "implementation": MEGATRON | {"moe_token_dispatcher_type": "flex"},
+        "implementation": MEGATRON | {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"},
     },
     "NVFP4, its ends in bf16": {
         "workload": DENSE | {"precision": "fp4", "num_layers_at_end_in_bf16": 1},
