@@ -104,6 +104,8 @@ class Implementation(HashedOnce):
         (:mod:`joulecast.model.transformer.stored_narrow`).
     narrow_dispatch
         Whether rows, and gradients of results, go to experts in FP8, cast before the exchange.
+    fused_router
+        Whether kernels of Transformer Engine make weights and choices of the router's scores, or PyTorch's operations.
     router_dtype
         Type in which Megatron's router multiplies, ``None`` is ``dtype``.
     averaged
@@ -200,6 +202,7 @@ class Implementation(HashedOnce):
     stores_activation_input: bool = False
     packs_attention_output: bool = False
     narrow_dispatch: bool = False
+    fused_router: bool = True
     router_dtype: str | None = None
     averaged: bool = False
     compiled: bool = False

@@ -32,8 +32,8 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
-from joulecast.model.transformer import hybrid_exchange, stored_narrow
-from joulecast.model.transformer.row_operators import choice, widened
+from joulecast.model.transformer import hybrid_exchange, stored_narrow, unfused_router
+from joulecast.model.transformer.row_operators import widened
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
 ROW_STEP = 16
@@ -120,13 +120,12 @@ def row_width(s: Shard) -> int:
 def router_forward(s: Shard) -> tuple[Launch, ...]:
     """Product, softmax in fp32, choice, and the numbers of rows that the ranks tell each other."""
     experts, tokens = experts_of(s), s.norm_tokens
-    scores, dtype = tokens * experts.count, s.implementation.router_dtype or s.implementation.dtype
+    dtype = s.implementation.router_dtype or s.implementation.dtype
     product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
     return (
         *widened_input(s, "router.input.widen"),
         Launch(product),
-        streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count),
-        choice(tokens, experts.count),
+        *unfused_router.forward(experts, tokens, fused=s.implementation.fused_router),
         *_numbers_of_rows(s),
     )
 

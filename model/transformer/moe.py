@@ -27,7 +27,14 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
-from joulecast.model.transformer import biased_experts, latent_experts, megatron_mlp, narrow_kernels, stored_narrow
+from joulecast.model.transformer import (
+    biased_experts,
+    latent_experts,
+    megatron_mlp,
+    narrow_kernels,
+    stored_narrow,
+    unfused_router,
+)
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.expert_rows import (
@@ -133,12 +140,11 @@ def _unfused(s: Shard, *launches: Launch) -> tuple[Launch, ...]:
 def _router_backward(s: Shard) -> tuple[Launch, ...]:
     count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
     routed = s.implementation.router_dtype or dtype
-    scores = streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32")
     dgrad = Gemm(tokens, hidden, count, dtype=routed, layout="nn", footprint_bytes=math.inf, name="router.dgrad")
     narrowed = streaming("copy", "router.grad.narrow", tokens * hidden, writes=0.5, dtype="fp32")
     own = replace(s, tokens=tokens, implementation=replace(s.implementation, narrow=None, dtype=routed))
     return (
-        scores,
+        *unfused_router.backward(experts_of(s), tokens, fused=s.implementation.fused_router),
         *bias_backward(own, "router", tokens, count, experts_of(s).bias),
         Launch(dgrad),
         *((narrowed,) if routed != dtype else ()),

@@ -71,7 +71,7 @@ _PASSED_OVER = """
     --no-clone-scatter-output-in-embedding --moe-router-load-balancing-type --moe-router-score-function
     --moe-router-pre-softmax --moe-router-topk-scaling-factor --moe-router-enable-expert-bias
     --moe-router-bias-update-rate --moe-router-padding-for-fp8 --moe-aux-loss-coeff --moe-z-loss-coeff
-    --moe-input-jitter-eps --moe-token-drop-policy --moe-apply-probs-on-input --moe-router-fusion
+    --moe-input-jitter-eps --moe-token-drop-policy --moe-apply-probs-on-input
     --moe-enable-deepep --muon-momentum --muon-no-split-qkv --muon-use-nesterov --muon-scale-mode
     --muon-fp32-matmul-prec --muon-num-ns-steps --muon-tp-mode --muon-extra-scale-factor
     --use-torch-optimizer-for-cpu-offload --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads --no-pin-cpu-params

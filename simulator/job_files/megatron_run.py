@@ -234,6 +234,7 @@ def _experts(flags: Flags, draft: Draft) -> None:
         )
     put("implementation.moe_token_dispatcher_type", "flex" if way == "flex" else "alltoall", *_from(flags, dispatcher))
     _exchange(flags, draft, flex=way == "flex")
+    put("implementation.moe_router_fusion", flags.on("--moe-router-fusion"), *_from(flags, "--moe-router-fusion"))
     router = flags.text("--moe-router-dtype", ("fp32", "fp64"))
     if router:
         put("implementation.moe_router_dtype", "fp32", "--moe-router-dtype", line("--moe-router-dtype"))

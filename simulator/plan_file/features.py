@@ -188,6 +188,14 @@ FEATURES = (
     ),
     Feature(
         "implementation",
+        "moe_router_fusion",
+        "workload.model",
+        lambda parsed, model: model.experts is None,
+        "the model has no experts to choose",
+        "Choose a model with experts",
+    ),
+    Feature(
+        "implementation",
         "moe_router_dtype",
         "workload.model",
         lambda parsed, model: model.experts is None,

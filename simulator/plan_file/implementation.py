@@ -88,6 +88,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         hybrid_exchange=i.moe_flex_dispatcher_backend == "hybridep",
         fused_permutation=i.moe_permute_fusion,
         row_operator=i.moe_row_operator,
+        fused_router=i.moe_router_fusion,
         router_dtype=i.moe_router_dtype or None,
         narrow_dispatch=i.moe_dispatch_precision == "fp8",
         stores_activation_input=i.activation_func_fp8_input_store,

@@ -210,6 +210,7 @@ class Implementation(HashedOnce):
     moe_flex_dispatcher_num_sms: int | None = None
     moe_permute_fusion: bool = True
     moe_row_operator: str = ""
+    moe_router_fusion: bool = True
     moe_router_dtype: str = ""
     moe_dispatch_precision: str = ""
     activation_func_fp8_input_store: bool = False

@@ -59,6 +59,11 @@ class ImplementationTable(Table):
         description="Experts' activation and the casts of its results run within their products (Transformer Engine's "
         "op fuser in MXFP8 and NVFP4 on Blackwell; megatron).",
     )
+    moe_router_fusion: bool = Field(
+        True,
+        description="Weights and choices are made of the router's scores by Transformer Engine's kernels; false: by "
+        "PyTorch's operations, Megatron's default (megatron).",
+    )
     moe_router_dtype: Literal["fp32"] | None = Field(
         None, description="Type in which the router multiplies (megatron); default: that of the activations."
     )

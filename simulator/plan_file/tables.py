@@ -199,6 +199,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         moe_flex_dispatcher_num_sms=table.moe_flex_dispatcher_num_sms,
         moe_permute_fusion=table.moe_permute_fusion,
         moe_row_operator=table.moe_row_operator or "",
+        moe_router_fusion=table.moe_router_fusion,
         moe_router_dtype=table.moe_router_dtype or "",
         moe_dispatch_precision=table.moe_dispatch_precision or "",
         activation_func_fp8_input_store=table.activation_func_fp8_input_store,
