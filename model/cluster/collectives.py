@@ -65,6 +65,11 @@ MEMORY_PASSES = {
 #: GB/s in the mean on 8 GB200, 304, 410 and 482 on 16, met within 5 and 15 %. 16 SMs of HybridEP reached 92 to 96 % of
 #: what 32 did on 8 to 36 GB200 (all in HybridEP's README, kernels alone) [estimates, +-10 and +-20 %].
 TOKEN_EXCHANGES, TOKEN_EXPONENT = {"token_exchange": 22e9, "hybrid_exchange": 67e9}, 3.0
+#: What a block of HybridEP's takes for each row that it fetches from another GPU to sum it, however wide [s]: it keeps
+#: few under way. 877 and 577 us for 65,000 and 43,000 rows of 1 KB by 32 blocks on 8 B200 (a comparison of branches of
+#: HybridEP, May 2026) are 0.43 us, the README's 16 blocks over its 32 for rows of 14 KB 0.2 us; between them [estimate,
+#: +-45 %].
+ROW_S = 0.3e-6
 #: Kinds in which every member sends straight to all others: NCCL's, and DeepEP's or HybridEP's of experts' tokens.
 EXCHANGES = ("all_to_all", *TOKEN_EXCHANGES)
 #: Rate at which DeepEP's and HybridEP's kernels exchange tokens within a domain over that of its links, where blocks
@@ -108,6 +113,8 @@ class CollectiveShapes:
         NaN for the library's own choice.
     domains, link_bytes_per_s, exit_bytes_per_s, efficiency, step_latency_s, delay, nvls, sharp
         As :class:`joulecast.model.cluster.fabric.Fabric` has them; a NaN link rate is the GPU's own.
+    rows
+        As :class:`~joulecast.model.kernels.operators.Collective` has them.
     """
 
     bytes: Array
@@ -121,6 +128,7 @@ class CollectiveShapes:
     delay: Array
     nvls: Array
     sharp: Array
+    rows: Array
 
 
 @dataclass(frozen=True)
@@ -217,11 +225,18 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     return CollectiveWork(
         fixed_s=latency + np.where(domains > 1, inside, steps),
         cycles=(kind not in TOKEN_EXCHANGES) * by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
-        link_s=np.maximum(by_link / rate, np.where(domains > 1, np.maximum(across, steps), 0.0)),
+        link_s=np.maximum(_with_rows(by_link / rate, shapes), np.where(domains > 1, np.maximum(across, steps), 0.0)),
         link_bytes=energetic + leaving / local,
         memory_bytes=_moved(shapes.bytes, n, kind, 0.0) * MEMORY_PASSES.get(kind, 1.0),
         ctas=ctas,
     )
+
+
+def _with_rows(moved_s: Array, shapes: CollectiveShapes) -> Array:
+    """Time of the links, or of blocks that fetch rows one by one, a smooth maximum [s]."""
+    rows_s = shapes.rows * ROW_S / shapes.ctas
+    longer = (moved_s**TOKEN_EXPONENT + rows_s**TOKEN_EXPONENT) ** (1.0 / TOKEN_EXPONENT)
+    return np.where(shapes.rows > 0, longer, moved_s)
 
 
 def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, float]:

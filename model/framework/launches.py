@@ -215,8 +215,9 @@ def collective(
     ranks: int | None = None,
     fabric: Fabric | None = None,
     waits: bool = True,
+    rows: float = 0.0,
 ) -> Launch:
-    """Launch of a collective among ``ranks``, by default the tensor-parallel ones."""
+    """Launch of a collective among ``ranks``, by default the tensor-parallel ones, that fetches so many ``rows``."""
     near = ranks is not None or implementation.tensor_domains == 1
     operator = Collective(
         kind,
@@ -228,5 +229,6 @@ def collective(
         name=name,
         threads=implementation.threads,
         copy_engine=near and by_copy_engines(kind, fabric, implementation),
+        rows=rows,
     )
     return Launch(operator, stream="communication", waits=waits, prompt=implementation.comm_first)

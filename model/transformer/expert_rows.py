@@ -203,18 +203,19 @@ def to_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -
     return (
         *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s)),
         *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
-        *_sorting(name, s, e, reads=share * _arriving(s), writes=share),
+        *_sorting(name, s, e, reads=share * _arriving(s), writes=share, cycles=hybrid_exchange.SORTED),
     )
 
 
 def from_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> tuple[Launch, ...]:
     """The way back; ``weighted``: with gradients of the weights."""
     size = float(e.sent * row_width(s) * DTYPE_BYTES[s.implementation.dtype])
+    fetched = e.sent * _sent_share(s) if s.implementation.hybrid_exchange else 0.0
     sent = size + weighted * hybrid_exchange.weight_bytes(s.implementation, experts_of(s), e.sent)
     return (
-        *_sorting(name, s, e, writes=_arriving(s)),
+        *_sorting(name, s, e, writes=_arriving(s), cycles=hybrid_exchange.SUMMED),
         *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
-        *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s)),
+        *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s), fetched),
     )
 
 
@@ -259,6 +260,12 @@ def _sent_share(s: Shard) -> float:
     return run.expert_load * _met(experts, domains if domains > 1 else run.expert_parallel) / experts.active
 
 
+def _arrived(s: Shard, e: ExpertShard) -> float:
+    """Tokens that reach the busiest rank, each once."""
+    run, experts = s.implementation, experts_of(s)
+    return run.expert_load * e.sent * _met(experts, run.expert_parallel) / experts.active
+
+
 def _met(experts: Experts, parts: int) -> float:
     """Expected number of different parts, of ``parts`` that share the experts, to which a token goes."""
     return different_parts(experts.active, parts_allowed(experts.groups, experts.chosen_groups, parts))
@@ -281,8 +288,13 @@ def parts_allowed(groups: int, chosen: int, parts: int) -> float:
     return parts * (1.0 - without)
 
 
-def _sorting(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> tuple[Launch, ...]:
-    """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well."""
+def _sorting(
+    name: str, s: Shard, e: ExpertShard, *, cycles: float, reads: float = 1.0, writes: float = 1.0
+) -> tuple[Launch, ...]:
+    """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well.
+
+    ``cycles`` are what HybridEP's kernels take for each token that arrives and each expert.
+    """
     run, hidden = s.implementation, row_width(s)
     alone = run.expert_parallel * run.expert_tensor_parallel == 1 and run.framework != "megatron"
     if e.experts == 1 or alone:
@@ -299,14 +311,15 @@ def _sorting(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes:
         dtype=run.dtype,
         rows=rows,
         columns=hidden,
+        sm_cycles=cycles * e.experts * _arrived(s, e) if run.hybrid_exchange else 0.0,
     )
     return (sort,)
 
 
-def _among_experts(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
-    """A communication among the ranks that share a layer's experts."""
+def _among_experts(s: Shard, kind: str, name: str, size_bytes: float, rows: float = 0.0) -> tuple[Launch, ...]:
+    """A communication among the ranks that share a layer's experts, which may fetch ``rows``."""
     run = s.implementation
-    return _spoken(s, kind, name, size_bytes, run.expert_parallel, run.expert_fabric)
+    return _spoken(s, kind, name, size_bytes, run.expert_parallel, run.expert_fabric, rows)
 
 
 def _among_shares(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
@@ -315,7 +328,9 @@ def _among_shares(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[La
     return _spoken(s, kind, name, size_bytes, run.expert_tensor_parallel, run.expert_tensor_fabric)
 
 
-def _spoken(s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabric: Fabric | None) -> tuple[Launch, ...]:
+def _spoken(
+    s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabric: Fabric | None, rows: float = 0.0
+) -> tuple[Launch, ...]:
     if ranks == 1:
         return ()
-    return (collective(kind, name, size_bytes, s.implementation, ranks=ranks, fabric=fabric),)
+    return (collective(kind, name, size_bytes, s.implementation, ranks=ranks, fabric=fabric, rows=rows),)

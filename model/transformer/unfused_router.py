@@ -6,7 +6,7 @@ expert, and all of it but the weights' tensor once more for the loss that balanc
 do so in few.
 
 On an H100 such routers took as long as so many element-wise passes over the scores, beside their choices
-(`validate/recorded/routers`): of eight shapes, with a loss, within 18 % in all, 4 % too short in the mean, which is what
+(`validate/recorded/routers`): of eight shapes, with a loss, within 18 % in all, 4 % too short in the mean, as long as
 it took there to draw random scores.
 """
 
@@ -32,7 +32,7 @@ def forward(experts: Experts, tokens: int, *, fused: bool) -> tuple[Launch, ...]
     if fused:
         whole = streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count)
         return (whole, chosen)
-    count = GROUPED_CHOICES if "grouped" in experts.router else CHOICES
+    count = GROUPED_CHOICES if _grouped(experts) else CHOICES
     passes = streaming("mul", "router.unfused", scores, dtype="fp32")
     return (replace(passes, repeat=_passes(experts)[0]), replace(chosen, repeat=count))
 
@@ -47,4 +47,8 @@ def backward(experts: Experts, tokens: int, *, fused: bool) -> tuple[Launch, ...
 
 def _passes(experts: Experts) -> tuple[int, int]:
     forward, back = SIGMOID_PASSES if "sigmoid" in experts.router else SOFTMAX_PASSES
-    return (forward + GROUPED_PASSES * ("grouped" in experts.router), back)
+    return (forward + GROUPED_PASSES * _grouped(experts), back)
+
+
+def _grouped(experts: Experts) -> bool:
+    return experts.groups > 1 or "grouped" in experts.router

@@ -68,7 +68,7 @@ _PASSED_OVER = """
     --error-injection-rate --error-injection-type --enable-experimental --manual-gc --manual-gc-interval
     --no-manual-gc-eval --cuda-graph-warmup-steps --no-check-for-nan-in-loss-and-grad --check-for-spiky-loss
     --check-for-large-grads --check-weight-hash-across-dp-replicas-interval
-    --no-clone-scatter-output-in-embedding --moe-router-load-balancing-type --moe-router-score-function
+    --no-clone-scatter-output-in-embedding --moe-router-load-balancing-type
     --moe-router-pre-softmax --moe-router-topk-scaling-factor --moe-router-enable-expert-bias
     --moe-router-bias-update-rate --moe-router-padding-for-fp8 --moe-aux-loss-coeff --moe-z-loss-coeff
     --moe-input-jitter-eps --moe-token-drop-policy --moe-apply-probs-on-input

@@ -49,6 +49,9 @@ class InlineModel(Table):
     moe_layer_freq: int = Field(1, gt=0, description="One in so many blocks has experts, the first of each.")
     n_group: int = Field(1, gt=0, description="Equal groups in which a router looks at its experts.")
     topk_group: int = Field(1, gt=0, description="Of how many of them a token's experts may be.")
+    moe_router_score_function: Literal["softmax", "sigmoid"] = Field(
+        "softmax", description="What the router makes an expert's weight of."
+    )
     qk_norm: bool = Field(False, description="Queries and keys are normalised, head by head.")
     kv_lora_rank: int | None = Field(
         None, gt=0, description="Latent attention: width of the latent vector of keys and values; default: none."

@@ -16,7 +16,9 @@ from joulecast.simulator.plan_file.plan import plan_from_dict
 
 ROWS = [
     row
-    for row in csv.DictReader((ROOT / "validate" / "recorded" / "routers" / "routers.csv").read_text(encoding="utf-8").splitlines())
+    for row in csv.DictReader(
+        (ROOT / "validate" / "recorded" / "routers" / "routers.csv").read_text(encoding="utf-8").splitlines()
+    )
     if row["aux_loss"] == "true"
 ]
 

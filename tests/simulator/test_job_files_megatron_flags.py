@@ -27,6 +27,7 @@ def at(tables, key):
 WITHOUT_ZERO1 = LLAMA.replace('"--use-distributed-optimizer" ', "")
 OLD_ZERO = "--deepspeed --zero-stage"
 FLEX, FLEX_KEY = MIXTRAL.replace("alltoall", "flex"), "implementation.moe_flex_dispatcher"
+UNNAMED = MIXTRAL.replace("14336", "13312")
 LAYOUT = "--pipeline-model-parallel-layout"
 
 
@@ -76,6 +77,9 @@ LAYOUT = "--pipeline-model-parallel-layout"
             51_200,
         ),
         (LLAMA, "--mtp-num-layers 2 --mtp-use-repeated-layer", "workload.mtp_use_repeated_layer", True),
+        (MIXTRAL, "", "implementation.moe_router_fusion", False),
+        (MIXTRAL, "--moe-router-fusion", "implementation.moe_router_fusion", True),
+        (UNNAMED, "--moe-router-score-function sigmoid", "workload.model.moe_router_score_function", "sigmoid"),
         (FLEX, "", f"{FLEX_KEY}_backend", "deepep"),
         (FLEX, "--moe-deepep-num-sms 24", f"{FLEX_KEY}_num_sms", 24),
         (FLEX, "--moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 32", f"{FLEX_KEY}_backend", "hybridep"),

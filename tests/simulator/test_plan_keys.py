@@ -108,6 +108,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "moe_flex_dispatcher_backend": "deepep",
         "moe_flex_dispatcher_num_sms": 4,
         "moe_permute_fusion": False,
+        "moe_router_fusion": False,
         "moe_row_operator": "index_add",
         "moe_router_dtype": "fp32",
         "moe_fused_mlp": True,
