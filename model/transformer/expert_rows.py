@@ -33,6 +33,7 @@ from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
 from joulecast.model.transformer import hybrid_exchange, stored_narrow, unfused_router
+from joulecast.model.transformer.expert_parts import met
 from joulecast.model.transformer.row_operators import widened
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
@@ -248,7 +249,7 @@ def _arriving(s: Shard) -> float:
     run, experts = s.implementation, experts_of(s)
     if run.expert_dispatcher != "flex":
         return 1.0
-    return max(_met(experts, run.expert_parallel) / experts.active, REPEATED_READS)
+    return max(met(experts, run.expert_parallel) / experts.active, REPEATED_READS)
 
 
 def _sent_share(s: Shard) -> float:
@@ -257,35 +258,13 @@ def _sent_share(s: Shard) -> float:
     if run.expert_dispatcher != "flex":
         return run.expert_load
     domains = run.expert_fabric.domains if run.expert_fabric is not None else 1
-    return run.expert_load * _met(experts, domains if domains > 1 else run.expert_parallel) / experts.active
+    return run.expert_load * met(experts, domains if domains > 1 else run.expert_parallel) / experts.active
 
 
 def _arrived(s: Shard, e: ExpertShard) -> float:
     """Tokens that reach the busiest rank, each once."""
     run, experts = s.implementation, experts_of(s)
-    return run.expert_load * e.sent * _met(experts, run.expert_parallel) / experts.active
-
-
-def _met(experts: Experts, parts: int) -> float:
-    """Expected number of different parts, of ``parts`` that share the experts, to which a token goes."""
-    return different_parts(experts.active, parts_allowed(experts.groups, experts.chosen_groups, parts))
-
-
-def different_parts(chosen: int, parts: float) -> float:
-    """Expected number of different parts among ``chosen`` independent, equally likely ones of ``parts``."""
-    return parts * (1.0 - (1.0 - 1.0 / parts) ** chosen)
-
-
-def parts_allowed(groups: int, chosen: int, parts: int) -> float:
-    """Expected number of equal parts that hold some of the ``chosen`` groups among ``groups`` (node-limited routing).
-
-    >>> parts_allowed(8, 4, 64), parts_allowed(8, 4, 8), parts_allowed(8, 4, 2)
-    (32.0, 4.0, 1.9714285714285715)
-    """
-    if parts >= groups:
-        return parts * chosen / groups
-    without = math.comb(groups - groups // parts, chosen) / math.comb(groups, chosen)
-    return parts * (1.0 - without)
+    return run.expert_load * e.sent * met(experts, run.expert_parallel) / experts.active
 
 
 def _sorting(

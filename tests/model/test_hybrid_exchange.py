@@ -10,7 +10,7 @@ from joulecast.model.framework.launch_shares import shares
 from joulecast.model.framework.launches import streaming
 from joulecast.model.kernels.operators import Collective, Streaming
 from joulecast.model.transformer import hybrid_exchange
-from joulecast.model.transformer.expert_rows import different_parts
+from joulecast.model.transformer.expert_parts import different_parts
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.gpu import gpu_of
