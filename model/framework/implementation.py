@@ -90,6 +90,8 @@ class Implementation(HashedOnce):
         ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
     exchange_sms
         SMs that the latter's kernels copy on; ``None``: as many as other communication has, or as its links need.
+    hybrid_exchange
+        Whether these are HybridEP's, not DeepEP's.
     fused_permutation
         Whether kernels made for it sort and sum the experts' rows, or PyTorch's own operators.
     row_operator
@@ -102,6 +104,8 @@ class Implementation(HashedOnce):
         (:mod:`joulecast.model.transformer.stored_narrow`).
     narrow_dispatch
         Whether rows, and gradients of results, go to experts in FP8, cast before the exchange.
+    fused_router
+        Whether kernels of Transformer Engine make weights and choices of the router's scores, or PyTorch's operations.
     router_dtype
         Type in which Megatron's router multiplies, ``None`` is ``dtype``.
     averaged
@@ -203,12 +207,14 @@ class Implementation(HashedOnce):
     expert_tensor_fabric: Fabric | None = None
     expert_dispatcher: str = "alltoall"
     exchange_sms: int | None = None
+    hybrid_exchange: bool = False
     fused_permutation: bool = True
     row_operator: str = ""
     fused_experts: bool = False
     stores_activation_input: bool = False
     packs_attention_output: bool = False
     narrow_dispatch: bool = False
+    fused_router: bool = True
     router_dtype: str | None = None
     averaged: bool = False
     compiled: bool = False

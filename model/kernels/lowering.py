@@ -328,6 +328,7 @@ def _collective_shapes(operators: Sequence[Collective]) -> CollectiveShapes:
     return CollectiveShapes(
         bytes=column(operators, "bytes"),
         gpus=column(operators, "gpus"),
+        rows=column(operators, "rows"),
         ctas=np.array([np.nan if o.ctas is None else o.ctas for o in operators]),
         link_bytes_per_s=np.array([np.nan if f.link_bytes_per_s is None else f.link_bytes_per_s for f in fabrics]),
         **{name: column(fabrics, name) for name in names},

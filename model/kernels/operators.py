@@ -303,6 +303,8 @@ class Collective(HashedOnce):
         fastest of those that the fabric has.
     copy_engine
         Whether the GPU's copy engines move the data instead of its SMs.
+    rows
+        Rows that blocks of the kernel fetch one by one and sum, each of which takes a time whatever its width; 0: none.
     """
 
     kind: str
@@ -315,6 +317,7 @@ class Collective(HashedOnce):
     name: str = "collective"
     threads: int | None = None
     copy_engine: bool = False
+    rows: float = 0.0
 
 
 @hashed_once

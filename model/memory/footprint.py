@@ -155,7 +155,10 @@ def memory_footprint(
         + (0.0 if symmetric else one.user_buffers)
         + _stand_in_bytes(config, implementation, last=rank.last),
         gathered=gathered,
-        context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES + (one.user_buffers if symmetric else 0.0),
+        context=CONTEXT_BYTES
+        + communicators * COMMUNICATOR_BYTES
+        + one.exchange_buffers
+        + (one.user_buffers if symmetric else 0.0),
         cached=cached_bytes(one, rank, gathered=whole[0], elements=own, gradients=gradients),
     )
 

@@ -282,6 +282,13 @@ def _megatron_only(plan: Plan, source: Source) -> None:
         raise source.error(
             "a router of another type is known in megatron", "implementation.moe_router_dtype", remedy=remedy
         )
+    if not run.moe_router_fusion:
+        raise source.error(
+            "routers are Megatron's with or without fusion", "implementation.moe_router_fusion", remedy=remedy
+        )
+    if run.moe_flex_dispatcher_backend == "hybridep":
+        what = "HybridEP's exchange is known in megatron"
+        raise source.error(what, "implementation.moe_flex_dispatcher_backend", remedy=remedy)
     if run.average_in_collective:
         what = "collectives that average gradients are known in megatron"
         raise source.error(what, "implementation.average_in_collective", remedy=remedy)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file import parts
     from joulecast.simulator.plan_file.plan import Plan
 
+#: SMs of the kernels that exchange experts' tokens: Megatron's defaults.
+EXCHANGE_SMS = {"deepep": 20, "hybridep": 16}
+
 
 def implementation_of(plan: Plan) -> Implementation:
     """The plan's framework and what it decides; plans alike in all of it share one."""
@@ -90,9 +93,11 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         log_probabilities=i.log_probabilities,
         optimizer=i.optimizer,
         expert_dispatcher=i.moe_token_dispatcher_type,
-        exchange_sms=i.moe_flex_dispatcher_num_sms,
+        exchange_sms=i.moe_flex_dispatcher_num_sms or EXCHANGE_SMS.get(i.moe_flex_dispatcher_backend),
+        hybrid_exchange=i.moe_flex_dispatcher_backend == "hybridep",
         fused_permutation=i.moe_permute_fusion,
         row_operator=i.moe_row_operator,
+        fused_router=i.moe_router_fusion,
         router_dtype=i.moe_router_dtype or None,
         narrow_dispatch=i.moe_dispatch_precision == "fp8",
         stores_activation_input=i.activation_func_fp8_input_store,

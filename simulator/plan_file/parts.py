@@ -47,8 +47,8 @@ class Workload:
         Whether it is a capacity, to which every expert is filled.
     training_tokens
         Tokens of the whole run, ``None`` where nobody asks for its cost.
-    mtp_num_layers
-        Modules that predict a further token each; the model has as many.
+    mtp_num_layers, mtp_use_repeated_layer
+        Modules that predict a further token each, and whether they are one that is run as often; the model has as many.
     lora
         Adapters that are trained in place of the model, ``None`` where all of it is.
     document_tokens, document_packing
@@ -72,6 +72,7 @@ class Workload:
     experts_filled: bool = False
     training_tokens: float | None = None
     mtp_num_layers: int = 0
+    mtp_use_repeated_layer: bool = False
     lora: Lora | None = None
     document_tokens: int | str | tuple[int, ...] | None = None
     document_packing: Packing | None = None
@@ -234,9 +235,11 @@ class Implementation(HashedOnce):
     optimizer_precision: str
     main_parameters: bool
     moe_token_dispatcher_type: str = "alltoall"
+    moe_flex_dispatcher_backend: str = ""
     moe_flex_dispatcher_num_sms: int | None = None
     moe_permute_fusion: bool = True
     moe_row_operator: str = ""
+    moe_router_fusion: bool = True
     moe_router_dtype: str = ""
     moe_dispatch_precision: str = ""
     activation_func_fp8_input_store: bool = False
