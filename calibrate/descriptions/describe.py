@@ -104,7 +104,7 @@ def _tensor_use(data: FitRows, gpu: GpuModel) -> Array:
     return np.asarray(np.bincount(data.owner, costs.tensor_use, len(data.rows)))
 
 
-def refit_contention(rows: Sequence[Row], base: GpuDescription, provenance: str) -> GpuDescription:
+def refit_contention(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:
     """The same description with its table ``contention`` fitted to rows of overlapped work.
 
     Raises
@@ -117,7 +117,7 @@ def refit_contention(rows: Sequence[Row], base: GpuDescription, provenance: str)
         raise InputError(
             "no row of overlapped work to fit on", remedy="Give rows with something beside something else."
         )
-    fitted = assemble(base, base.name, [solution], {}, provenance)
+    fitted = assemble(base, base.name, [solution], {}, "fitted to given rows of overlapped work")
     return replace(base, contention=fitted.contention)
 
 

@@ -11,8 +11,8 @@ _PATTERN = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def seconds(text: str, key: str = "--budget") -> float:
-    """A duration such as ``5m``, ``90s`` or ``1h30m`` in seconds.
+def seconds(text: str) -> float:
+    """A budget such as ``5m``, ``90s`` or ``1h30m`` in seconds.
 
     Raises
     ------
@@ -24,13 +24,15 @@ def seconds(text: str, key: str = "--budget") -> float:
     """
     words = text.strip().lower()
     if _NUMBER.fullmatch(words):  # of seconds or minutes? The one is a failed run, the other hours of a card
-        raise InputError(f"{text!r} has no unit", key=key, remedy=f"Write {words}m for minutes, {words}s for seconds.")
+        raise InputError(
+            f"{text!r} has no unit", key="--budget", remedy=f"Write {words}m for minutes, {words}s for seconds."
+        )
     found = _PATTERN.fullmatch(words)
     total = (
         sum(float(part) * unit for part, unit in zip(found.groups("0"), _UNITS.values(), strict=True)) if found else 0
     )
     if total <= 0.0:
-        raise InputError(f"{text!r} is no duration", key=key, remedy="Write 90s, 5m or 1h30m.")
+        raise InputError(f"{text!r} is no duration", key="--budget", remedy="Write 90s, 5m or 1h30m.")
     return total
 
 

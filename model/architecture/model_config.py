@@ -295,12 +295,8 @@ class ModelConfig(LayerForm):
         """Tensors that the blocks' first products read: one where a norm serves both."""
         return 1 if self.shared_norm else self.halves
 
-    @property
-    def layer_parameters(self) -> int:
-        """Parameters of one transformer layer: with experts where the model has them."""
-        return self._layer_parameters(active=False)
-
-    def _layer_parameters(self, *, active: bool) -> int:
+    def layer_parameters(self, *, active: bool) -> int:
+        """Parameters of one transformer layer: with all its experts, or with those that one token meets."""
         outside = self.layer_norms * self.norm_parameters
         outside += self.attention_parameters if self.attends else 0
         outside += self.mixer.parameters(self.hidden) if self.mixer is not None else 0
@@ -332,7 +328,7 @@ class ModelConfig(LayerForm):
         return self._parameters(active=True)
 
     def _parameters(self, *, active: bool) -> int:
-        stack = sum(count * model._layer_parameters(active=active) for model, count in self.runs(0, self.layers))
+        stack = sum(count * model.layer_parameters(active=active) for model, count in self.runs(0, self.layers))
         return self.embedding_parameters + stack + self.norm_parameters + self.head_parameters
 
 

@@ -71,13 +71,13 @@ def cpu_power_w(activity: float, node: Facts) -> float:
         An activity outside 0 to 1.
     """
     idle, training = node.get("cpu_idle_power_w", 0.0), node.get("cpu_training_power_w", 0.0)
-    return idle + (training - idle) * float(_share(activity, "activity"))
+    return idle + (training - idle) * float(_activity(activity))
 
 
 def nic_power_w(activity: ArrayLike, node: Facts, network: Facts) -> Array:
     """A node's network cards with their optical modules [W]; ``activity`` is the mean rate over the line rate."""
     idle, full = network["nic_idle_power_w"], network["nic_power_w"]
-    card = idle + (full - idle) * _share(activity, "activity") + network["transceiver_power_w"]
+    card = idle + (full - idle) * _activity(activity) + network["transceiver_power_w"]
     return np.asarray(node["nics_per_node"] * card)
 
 
@@ -202,9 +202,9 @@ def network_switch_power_w(cards: int, network: Facts) -> float:
     return ports * port / SWITCH_SUPPLY_EFFICIENCY
 
 
-def _share(value: ArrayLike, name: str) -> Array:
+def _activity(value: ArrayLike) -> Array:
     share = np.asarray(value, dtype=np.float64)
     wrong = share[~((share >= 0.0) & (share <= 1.0))]
     if wrong.size:
-        raise InputError(f"{name} is a share, not {wrong[0]:g}", key=name, remedy="Use 0 to 1.")
+        raise InputError(f"activity is a share, not {wrong[0]:g}", key="activity", remedy="Use 0 to 1.")
     return share

@@ -3,11 +3,11 @@
 A calibration finds what the form of its own kinds of kernels gets wrong by leaving out rows. Weights' gradients of
 experts in one kernel, products of experts on several streams, frameworks' products in FP8 and PyTorch's operators that
 instructions bind are not among these. Each of these families rests on one constant or few: what is wrong with these is
-wrong in all its kernels alike. Their figures are what
-:func:`joulecast.calibrate.fit.cross_validation.estimated_forms` finds on the rows of :data:`FILES`: the likeliest
-scale of errors by kernel, with Student's tails and what few kernels leave open, beside what the parameters of
-`h200-sxm` leave open of each. Rows of the same kinds from another host, ``…_second``, are not read: they tell how well
-this holds.
+wrong in all its kernels alike. Their figures are what :func:`joulecast.calibrate.fit.cross_validation.estimated_forms`
+finds on the rows of ``experts.jsonl``, ``expert_rows.jsonl`` and ``fp8_kernels.jsonl`` in `validate/recorded/h200_sxm`:
+the likeliest scale of errors by kernel, with Student's tails and what few kernels leave open, beside what the
+parameters of `h200-sxm` leave open of each. Rows of the same kinds from another host, ``…_second``, are not read: they
+tell how well this holds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ UNMEASURED_FORMS: Mapping[str, Mapping[str, float]] = {
     "gemm_fp4": {"time": 0.15, "energy": 0.25},
     "streaming_fp4": {"time": 0.2, "energy": 0.2},
 }
-#: Rows in `validate/recorded/h200_sxm` from which the figures are.
-FILES = ("experts.jsonl", "expert_rows.jsonl", "fp8_kernels.jsonl")
 #: Family, then quantity to relative standard deviation; what a description has of its own wins.
 ESTIMATED_FORMS: Mapping[str, Mapping[str, float]] = {
     "gemm_fp8": {"time": 0.0408, "energy": 0.0405, "power": 0.0793},

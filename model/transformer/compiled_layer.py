@@ -37,7 +37,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         _activation(s),
         *float8_linear.forward("down", s, config.hidden, s.ffn),
         *eager.leave_forward("down", s),
-        _residual("residual", s, reads=3),
+        _residual(s),
     )
 
 
@@ -69,8 +69,8 @@ def _norm(name: str, s: Shard, *, reads: int) -> Launch:
     return streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns)
 
 
-def _residual(name: str, s: Shard, *, reads: int) -> Launch:
-    return streaming("add", name, s.norm_tokens * s.config.hidden, reads=reads, dtype=s.implementation.dtype)
+def _residual(s: Shard) -> Launch:
+    return streaming("add", "residual", s.norm_tokens * s.config.hidden, reads=3, dtype=s.implementation.dtype)
 
 
 def _activation(s: Shard) -> Launch:

@@ -124,7 +124,7 @@ def router_forward(s: Shard) -> tuple[Launch, ...]:
     dtype = s.implementation.router_dtype or s.implementation.dtype
     product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
     return (
-        *widened_input(s, "router.input.widen"),
+        *widened_input(s),
         Launch(product),
         *unfused_router.forward(experts, tokens, fused=s.implementation.fused_router),
         *_numbers_of_rows(s),
@@ -139,11 +139,11 @@ def _numbers_of_rows(s: Shard) -> tuple[Launch, ...]:
     return _among_experts(s, "all_gather", "router.counts.all_gather", 4.0 * experts.count * run.expert_parallel)
 
 
-def widened_input(s: Shard, name: str) -> tuple[Launch, ...]:
+def widened_input(s: Shard) -> tuple[Launch, ...]:
     """The router's input in fp32, where it multiplies so."""
     if s.implementation.router_dtype in (None, s.implementation.dtype):
         return ()
-    return (widened(name, s.norm_tokens * s.config.hidden, s.implementation.dtype),)
+    return (widened("router.input.widen", s.norm_tokens * s.config.hidden, s.implementation.dtype),)
 
 
 def copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:

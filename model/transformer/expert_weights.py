@@ -30,13 +30,13 @@ def put_back(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Rows times their weights, in the tokens' order, and summed."""
     values = e.sent * s.config.hidden
     if not experts_of(s).wide_weights:
-        return (by_row("unpermute.weigh", s, values), copies("unpermute.order", s, e), _summed("unpermute", s, e))
+        return (by_row("unpermute.weigh", s, values), copies("unpermute.order", s, e), _summed(s, e))
     wide, summed = _wide(s), s.norm_tokens * s.config.hidden
     weighed = issued("mul", "unpermute.weigh", values, MIXED_SHARED * values, activity=1.0, reads=0.5, dtype="fp32")
     return (
         weighed,
         copies("unpermute.order", wide, e),
-        _summed("unpermute", wide, e),
+        _summed(wide, e),
         streaming("unary", "unpermute.round", summed, writes=0.5, dtype="fp32"),
     )
 
@@ -86,7 +86,7 @@ def _wide(s: Shard) -> Shard:
     return replace(s, implementation=replace(s.implementation, dtype="fp32"))
 
 
-def _summed(name: str, s: Shard, e: ExpertShard) -> Launch:
+def _summed(s: Shard, e: ExpertShard) -> Launch:
     """A token's rows summed."""
     hidden, share = s.config.hidden, 1.0 / experts_of(s).active
-    return streaming("copy", name, e.sent * hidden, writes=share, dtype=s.implementation.dtype)
+    return streaming("copy", "unpermute", e.sent * hidden, writes=share, dtype=s.implementation.dtype)

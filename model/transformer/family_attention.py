@@ -100,7 +100,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         transformers_attention.product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
         transformers_attention.product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
         *(_rounded_parts(s) if wide else ()),
-        *(_parts("scale.grad", s) if code == "bloom" else ()),
+        *(_scaled_parts_backward(s) if code == "bloom" else ()),
         *(transformers_attention.summed(s) if code == "falcon" else ()),
         *((_cloned("query.grad", s), _cloned("value.grad", s)) if code == "mpt" else ()),
     )
@@ -139,9 +139,9 @@ def _cloned(part: str, s: Shard, dtype: str = "") -> Launch:
     return transformers_rotary.turn(f"attention.{part}.clone", values, s, dtype)
 
 
-def _parts(name: str, s: Shard) -> tuple[Launch, ...]:
+def _scaled_parts_backward(s: Shard) -> tuple[Launch, ...]:
     values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
-    return tuple(streaming("unary", f"attention.{part}.{name}", values, dtype=dtype) for part in ("query", "key"))
+    return tuple(streaming("unary", f"attention.{part}.scale.grad", values, dtype=dtype) for part in ("query", "key"))
 
 
 def _widened_parts(s: Shard) -> tuple[Launch, ...]:

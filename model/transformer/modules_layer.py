@@ -326,7 +326,7 @@ def _joined(s: Shard) -> tuple[Launch, ...]:
     """Gradients of queries, keys and values joined; within each head, heads first, they are turned behind that."""
     if not (s.config.heads_joined and s.implementation.modules == "transformers"):
         return (joined(s),)
-    return transformers_rotary.joined_heads("qkv", s.tokens * s.qkv_width, s)
+    return transformers_rotary.joined_heads(s.tokens * s.qkv_width, s)
 
 
 def joined(s: Shard) -> Launch:

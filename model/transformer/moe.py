@@ -148,7 +148,7 @@ def _router_backward(s: Shard) -> tuple[Launch, ...]:
         *bias_backward(own, "router", tokens, count, experts_of(s).bias),
         Launch(dgrad),
         *((narrowed,) if routed != dtype else ()),
-        *widened_input(s, "router.input.widen"),
+        *widened_input(s),
         linear.fused_weight_gradient("router", own, count, hidden),
     )
 

@@ -221,9 +221,9 @@ def queries_scaled(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
     return (*numbers, _paced(f"query.scale{suffix}", values, cycles, s))
 
 
-def joined_heads(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
-    """Parts of heads joined value by value, and turned to tokens first."""
-    return (_paced(f"{name}.cat", values, JOINED, s), turn(f"{name}.clone", values, s))
+def joined_heads(values: float, s: Shard) -> tuple[Launch, ...]:
+    """Queries, keys and values of heads joined value by value, and turned to tokens first."""
+    return (_paced("qkv.cat", values, JOINED, s), turn("qkv.clone", values, s))
 
 
 def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:

@@ -60,37 +60,35 @@ def check_streams(timeline: Timeline) -> None:
             raise GuardError(f"rank {timeline.rank}: stream {int(stream)} is used by two kernels at once")
 
 
-def check_shares(timeline: Timeline, share: ArrayLike, resource: str | Sequence[str]) -> None:
+def check_shares(timeline: Timeline, share: ArrayLike, resources: Sequence[str]) -> None:
     """No resource is used above 100 %.
 
     Parameters
     ----------
     share
-        Of the resource that each interval of the timeline uses while it runs, shape ``(n,)``, or ``(n, k)`` for several
-        [1].
-    resource
-        What it is called, e.g. ``"SMs"``; or ``k`` names.
+        Of each resource that each interval of the timeline uses while it runs, shape ``(n, k)`` [1].
+    resources
+        What the ``k`` are called, e.g. ``"SMs"``.
     """
-    names = (resource,) if isinstance(resource, str) else tuple(resource)
-    time, change = timeline.changes(np.asarray(share, dtype=np.float64).reshape(-1, len(names)))
+    time, change = timeline.changes(np.asarray(share, dtype=np.float64))
     if not len(time):
         return
-    for name, worst in zip(names, np.cumsum(change, axis=0).max(axis=0).tolist(), strict=True):
+    for name, worst in zip(resources, np.cumsum(change, axis=0).max(axis=0).tolist(), strict=True):
         if worst > 1 + SHARE_TOLERANCE:
             raise GuardError(f"rank {timeline.rank}: {name} used to {100 * worst:.6g} %")
 
 
-def check_beside(share: ArrayLike, resource: str, kernel: str, beside: str) -> None:
-    """Two kernels use no resource above 100 % while they run beside each other.
+def check_beside(share: ArrayLike, kernel: str, beside: str) -> None:
+    """Two kernels do not use the memory above 100 % while they run beside each other.
 
     Parameters
     ----------
     share
-        Of the resource that both use together, at any number of clocks [1].
+        Of the memory that both use together, at any number of clocks [1].
     """
     worst = float(np.max(share, initial=0.0))
     if not worst <= 1 + SHARE_TOLERANCE:
-        raise GuardError(f"{kernel} beside {beside}: {resource} used to {100 * worst:.6g} %")
+        raise GuardError(f"{kernel} beside {beside}: memory used to {100 * worst:.6g} %")
 
 
 def check_causality(program: Program, result: EngineResult) -> None:

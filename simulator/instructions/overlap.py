@@ -196,7 +196,7 @@ class _Walk:
             compute = compute_drag(self.kernels, i, communication, max(ctas, free), self.gpu)
             slower = communication_drag(self.kernels, communication, i, self.gpu)
             used = memory_share(self.kernels, i, compute, communication, slower)
-            check_beside(used, "memory", operators[0].name, operators[1].name)
+            check_beside(used, operators[0].name, operators[1].name)
             self._drags[key] = np.maximum(compute / self._on_fewer(i), 1.0) if free else compute, slower
         return self._drags[key]
 

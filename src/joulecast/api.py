@@ -222,11 +222,11 @@ def sweep(
     InputError
         The space cannot be used, or has no plan that is legal, fits memory and keeps to the constraints.
     """
-    from joulecast.arguments import path, tables_or_path, text, whole
+    from joulecast.arguments import path, space_or_path, text, whole
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space, space_from_dict
 
-    tables = tables_or_path(space, "space")
+    tables = space_or_path(space)
     return run_sweep(
         space_from_dict(tables) if isinstance(tables, Mapping) else load_space(tables),
         None if out is None else path(out, "out"),
@@ -341,10 +341,10 @@ def meter(
 
 def _space(space: str | Path | Mapping[str, Any] | None) -> FrontSpace | None:
     """What a front or a choice picks from."""
-    from joulecast.arguments import tables_or_path
+    from joulecast.arguments import space_or_path
     from joulecast.plan.knobs.front_space import load_space
 
-    return None if space is None else load_space(tables_or_path(space, "space"))
+    return None if space is None else load_space(space_or_path(space))
 
 
 def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] | None) -> Plan:

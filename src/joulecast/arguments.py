@@ -102,13 +102,8 @@ def named(value: Any, key: str) -> Mapping[str, Any]:
     return value
 
 
-def tables_or_path(value: Any, kind: str) -> Mapping[str, Any] | str | Path:
-    """Tables of a file, or its path.
-
-    Parameters
-    ----------
-    kind
-        What the file holds, such as ``space``.
+def space_or_path(value: Any) -> Mapping[str, Any] | str | Path:
+    """Tables of a space, or the path of its file.
 
     Raises
     ------
@@ -116,8 +111,8 @@ def tables_or_path(value: Any, kind: str) -> Mapping[str, Any] | str | Path:
         It is neither.
     """
     if not isinstance(value, str | Path | Mapping):
-        remedy = f"Give the path of a {kind.upper()}.toml, or its tables."
-        raise InputError(f"{type(value).__name__} is no {kind}", remedy=remedy)
+        remedy = "Give the path of a SPACE.toml, or its tables."
+        raise InputError(f"{type(value).__name__} is no space", remedy=remedy)
     return value
 
 

@@ -131,4 +131,4 @@ def test_contention_that_made_the_rows_is_recovered(window):
 
 def test_without_overlapped_rows_there_is_nothing_to_fit():
     with pytest.raises(InputError, match="overlapped"):
-        refit_contention(recorded_rows(files_=("cards.jsonl",)), load_gpu("h200-sxm-rows"), "none")
+        refit_contention(recorded_rows(files_=("cards.jsonl",)), load_gpu("h200-sxm-rows"))

@@ -51,7 +51,7 @@ def test_laws_hold(seed: int) -> None:
         check_energy(line, line.energy_j)
         check_energy(line, sum(ledger[k] for k in sorted(ledger)))
         check_streams(line)
-        check_shares(line, np.where(line.stream == 0, 0.75, 0.25), "SMs")
+        check_shares(line, np.where(line.stream == 0, 0.75, 0.25)[:, None], ["SMs"])
         assert line.energy_by_instruction_j().sum() == pytest.approx(sum(ledger[c] for c in "abc"), rel=1e-12)
         start, power = line.profile().resampled(1e-6)
         assert len(start) == len(power) and power.sum() * 1e-6 == pytest.approx(line.energy_j, rel=1e-9)
@@ -75,7 +75,7 @@ def test_breaches_name_the_rank() -> None:
     with pytest.raises(GuardError, match=r"rank 1: nan J in the ledger"):
         check_energy(line, float("nan"))
     with pytest.raises(GuardError, match=r"rank 1: SMs used to (120|240) %"):
-        check_shares(line, np.full(len(line.start_ns), 1.2), "SMs")
+        check_shares(line, np.full((len(line.start_ns), 1), 1.2), ["SMs"])
     with pytest.raises(GuardError, match=r"rank 1: .*two kernels at once"):
         check_streams(replace(line, stream=np.zeros_like(line.stream), start_ns=np.zeros_like(line.start_ns)))
     with pytest.raises(GuardError, match=r"rank 1: .*after the timeline"):

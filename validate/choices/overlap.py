@@ -60,4 +60,4 @@ def fit_contention(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:
     """The same GPU with its contention fitted to other rows; all fitting lives in :mod:`joulecast.calibrate`."""
     from joulecast.calibrate.descriptions.describe import refit_contention
 
-    return refit_contention(rows, base, "fitted to given rows of overlapped work")
+    return refit_contention(rows, base)
