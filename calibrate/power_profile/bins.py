@@ -96,8 +96,8 @@ def layout_of(plan: Plan, kernel_s: Array) -> Layout:
     return Layout(np.append(np.concatenate(pieces), plan.ssp * kernels), fine, rest, kernels)
 
 
-def halves_layout(first: int, passes: int, kernel_s: Array, wanted_s: float, rest_s: float) -> Layout:
-    """Few bins for the mean power of the passes from ``first`` on; :func:`later_weights` takes it out.
+def later_part(first: int, passes: int, kernel_s: Array, wanted_s: float, rest_s: float) -> tuple[Layout, Array]:
+    """Few bins for the mean power of the passes from ``first`` on, and the time of each bin in them, to scale.
 
     Where the sensor looks into executions, those passes are laid over each other, so that it does not matter which part
     of them was read. Otherwise both parts are cut so finely that the window's edges see the power that they should.
@@ -105,21 +105,16 @@ def halves_layout(first: int, passes: int, kernel_s: Array, wanted_s: float, res
     kernels, pass_s = len(kernel_s), float(np.sum(kernel_s))
     rest = rest_edges(rest_s)
     if looks_inside(pass_s, wanted_s):
-        return Layout(np.array([0.0, first]) * kernels, pass_edges(kernel_s, pass_s / PARTS), rest, kernels)
-    width = max(wanted_s / 2, passes * pass_s / (2 * PARTS)) / pass_s
-    edges = np.append(even_edges(0.0, first, width)[:-1], even_edges(first, passes, width))
-    return Layout(edges * kernels, np.array([]), rest, kernels)
-
-
-def later_weights(layout: Layout, first: int) -> Array:
-    """Shape (unknowns,): time of each bin from pass ``first`` on, to scale."""
-    weights = np.zeros(layout.size)
-    if len(layout.cycle_edges):
+        layout = Layout(np.array([0.0, first]) * kernels, pass_edges(kernel_s, pass_s / PARTS), rest, kernels)
+        weights = np.zeros(layout.size)
         weights[layout.cycle_bins] = np.diff(layout.cycle_edges)
-    else:
-        later = layout.run_edges[:-1] >= first * layout.kernels - 1e-9
-        weights[layout.run_bins] = later * np.diff(layout.run_edges)
-    return weights
+        return layout, weights
+    width = max(wanted_s / 2, passes * pass_s / (2 * PARTS)) / pass_s
+    before = even_edges(0.0, first, width)[:-1]
+    layout = Layout(np.append(before, even_edges(first, passes, width)) * kernels, np.array([]), rest, kernels)
+    weights = np.zeros(layout.size)
+    weights[len(before) : layout.run_bins.stop] = np.diff(layout.run_edges)[len(before) :]
+    return layout, weights
 
 
 def pass_edges(kernel_s: Array, width_s: float) -> Array:

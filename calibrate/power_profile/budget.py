@@ -28,24 +28,19 @@ class TimedBench:
         Launches and logs.
     budget_s
         From now on; ``None`` has no end.
+
+    Attributes
+    ----------
+    kernels, power_limit_w
+        Of the bench.
     """
 
     def __init__(self, bench: Bench, budget_s: float | None) -> None:
-        self._bench = bench
+        self._bench, self.kernels, self.power_limit_w = bench, bench.kernels, bench.power_limit_w
         self._end_s = math.inf if budget_s is None else budget_s
         self._kept_s = min(KEPT_SHARE * self._end_s, KEPT_S)
         self._began_s = (bench.now_s(), time.monotonic())
         self._pace = 1.0
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the kernels of one pass, in order."""
-        return self._bench.kernels
-
-    @property
-    def power_limit_w(self) -> float | None:
-        """The card's power limit, ``None`` where it tells none [W]."""
-        return self._bench.power_limit_w
 
     @property
     def spent_s(self) -> float:
@@ -76,11 +71,3 @@ class TimedBench:
         planned = sum(delays_s) + sum(float(run.times_s[-1] - run.times_s[0]) for run in found.runs)
         self._pace = float(np.clip((self.spent_s - begin - OVERHEAD_S) / planned, 1.0, 5.0))
         return found
-
-    def now_s(self) -> float:
-        """The bench's clock [s]."""
-        return self._bench.now_s()
-
-    def close(self) -> None:
-        """Free the card."""
-        self._bench.close()

@@ -20,7 +20,7 @@ from joulecast.calibrate.power_profile.resolve import PRECISION
 from joulecast.calibrate.power_profile.result import PowerProfile
 from joulecast.calibrate.power_profile.search import EndPowerMeter
 from joulecast.calibrate.power_profile.sensor import SensorFit
-from joulecast.calibrate.power_profile.steady import SteadyPower, find_steady_power, steady_execution
+from joulecast.calibrate.power_profile.steady import SteadyPower, find_steady_power, pass_times, steady_execution
 from joulecast.errors import MeasurementError
 
 #: Runs and executions for timing the kernel.
@@ -110,8 +110,7 @@ class Campaign:
             The kernel is too short, the sensors stand still, or the readings do not follow the runs.
         """
         timing = self.bench.series(TIMING_PASSES, [0.05] * TIMING_RUNS)
-        durations = Dataset(self.kernels, 0, 0.05, (timing,), (), {}).durations(TIMING_PASSES)
-        sse = steady_execution(durations)
+        sse = steady_execution(pass_times(timing.runs, self.kernels, TIMING_PASSES))
         kernel_s = Dataset(self.kernels, sse, 0.05, (timing,), (), {}).kernel_times(np.ones(TIMING_RUNS, dtype=bool))
         pass_s = float(np.sum(kernel_s))
         guidance = guidance_for(pass_s)

@@ -45,19 +45,10 @@ class CardBench:
         if card.realtime:
             raise InputError("a simulated card in real time cannot be profiled", remedy="Use one of virtual time.")
         self._card = card
-        self._names = tuple(benchmark.name for benchmark in benchmarks)
+        self.kernels = tuple(benchmark.name for benchmark in benchmarks)
+        self.power_limit_w = card.facts.power_limit_w
         self._works = [phases_of(benchmark.row, card.board)[0].work for benchmark in benchmarks]
         self._random = np.random.default_rng(0)
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the kernels of one pass."""
-        return self._names
-
-    @property
-    def power_limit_w(self) -> float | None:
-        """The card's power limit [W]."""
-        return self._card.facts.power_limit_w
 
     def now_s(self) -> float:
         """The card's virtual time [s]."""

@@ -13,8 +13,7 @@ from joulecast.calibrate.power_profile.golden import golden_runs
 from joulecast.calibrate.power_profile.inverse import Estimate, solve
 from joulecast.calibrate.power_profile.layout import Layout
 from joulecast.calibrate.power_profile.protocol import Array, Run, Series
-from joulecast.calibrate.power_profile.sensor import SensorFit, refine_sensor, rows_of
-from joulecast.calibrate.power_profile.steady import pass_times
+from joulecast.calibrate.power_profile.sensor import SensorFit, equations_of, refine_sensor
 from joulecast.errors import MeasurementError
 
 
@@ -97,10 +96,6 @@ class Dataset:
         typical: Array = np.median(times.reshape(len(runs), -1, self.kernels), axis=(0, 1))
         return typical
 
-    def durations(self, count: int) -> Array:
-        """Shape (runs, count): durations of the first passes [s]."""
-        return pass_times(self.runs, self.kernels, min(count, self.passes))
-
     def equations(
         self, layout: Layout, keep: NDArray[np.bool_], names: Sequence[str]
     ) -> tuple[Array, Array, NDArray[np.int64]]:
@@ -119,10 +114,10 @@ class Dataset:
             for channel in series.channels:
                 if channel.name not in names:
                     continue
-                rows = rows_of(channel, self.sensors[channel.name], clock, layout, series, mine)
-                weights.append(rows.weights)
-                power.append(rows.power_w)
-                kinds.append(3 * names.index(channel.name) + _kinds(rows.weights, layout))
+                rows, read = equations_of(channel, self.sensors[channel.name], clock, layout, series, mine)
+                weights.append(rows)
+                power.append(read)
+                kinds.append(3 * names.index(channel.name) + _kinds(rows, layout))
         if not weights or sum(len(part) for part in power) < layout.groups()[-1].stop // 10 + 3:
             raise MeasurementError("too few readings of golden runs", remedy="Take more runs.")
         return np.concatenate(weights), np.concatenate(power), np.concatenate(kinds)

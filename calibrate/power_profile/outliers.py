@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.calibrate.power_profile.bins import Plan, halves_layout, later_weights
+from joulecast.calibrate.power_profile.bins import Plan, later_part
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.golden import golden_runs
 from joulecast.calibrate.power_profile.result import OutlierGroup
@@ -46,8 +46,7 @@ def _steady_power(
     dataset: Dataset, group: NDArray[np.bool_], plan: Plan, names: Sequence[str]
 ) -> tuple[float | None, float | None]:
     first = min(plan.ssp, plan.passes - 1)
-    layout = halves_layout(first, plan.passes, dataset.kernel_times(group), plan.wanted_s, plan.rest_s)
-    weights = later_weights(layout, first)
+    layout, weights = later_part(first, plan.passes, dataset.kernel_times(group), plan.wanted_s, plan.rest_s)
     try:
         rows, _, _ = dataset.equations(layout, group, names)
         if int(np.sum(rows @ (weights > 0.0) > 0.2)) < FEWEST_READINGS:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.calibrate.power_profile.bins import halves_layout, later_weights
+from joulecast.calibrate.power_profile.bins import later_part
 from joulecast.calibrate.power_profile.budget import TimedBench
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.protocol import Array
@@ -83,8 +83,7 @@ class EndPowerMeter:
         their time is up.
         """
         first = passes - passes // 2
-        layout = halves_layout(first, passes, self.kernel_s, self.wanted_s, self.rest_s)
-        weights = later_weights(layout, first)
+        layout, weights = later_part(first, passes, self.kernel_s, self.wanted_s, self.rest_s)
         run_s = passes * self.pass_s + self.rest_s + self.period_s / 2
         most = self._most_runs(run_s)
         if most < LEAST_RUNS:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from joulecast.calibrate.power_profile.clocks import ClockFit
 from joulecast.calibrate.power_profile.layout import Layout
 from joulecast.calibrate.power_profile.protocol import Array, Channel, Series
-from joulecast.calibrate.power_profile.readings import Readings, readings_of
+from joulecast.calibrate.power_profile.readings import readings_of
 from joulecast.calibrate.power_profile.response import Misfit, response_rows, windows
 from joulecast.errors import MeasurementError
 
@@ -65,28 +65,19 @@ class SensorFit:
     misfit: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Readings of one channel as equations for the unknown powers.
-
-    Attributes
-    ----------
-    weights
-        Shape (n, unknowns).
-    power_w
-        Shape (n,).
-    """
-
-    weights: Array
-    power_w: Array
-
-
-def rows_of(
+def equations_of(
     channel: Channel, fit: SensorFit, clock: ClockFit, layout: Layout, series: Series, keep: NDArray[np.bool_]
-) -> Rows:
-    """Equations of a channel's readings; those that touch a run which does not count are left out."""
-    pieces = layout.segments(series.runs, keep)
-    return _rows(readings_of(channel), fit.window_s, fit.lag_s, clock, pieces, layout.size)
+) -> tuple[Array, Array]:
+    """Readings of a channel as equations for the unknown powers, but for those that touch a run which does not count.
+
+    Returns
+    -------
+    tuple
+        Shape (n, unknowns) weights and (n,) powers that were read [W].
+    """
+    readings, pieces = readings_of(channel), layout.segments(series.runs, keep)
+    weights, usable = response_rows(*windows(readings, fit.window_s, fit.lag_s, clock), *pieces, layout.size)
+    return weights[usable], readings.power_w[usable]
 
 
 def known_sensor(channel: Channel) -> SensorFit | None:
@@ -181,17 +172,15 @@ def refine_sensor(
     keep
         Shape (runs,): golden runs.
     """
+    if known_sensor(channels[0]):
+        return fit
     readings = [readings_of(channel) for channel in channels]
     bounds = np.cumsum([len(batch.runs) for batch in series])[:-1]
     pieces = [layout.segments(batch.runs, mine) for batch, mine in zip(series, np.split(keep, bounds), strict=True)]
     fixed = fit.kind == "energy"
-
     top = max(float(np.max(r.power_w)) for r in readings)
-
     misfit = cache(Misfit(readings, clocks, pieces, layout, STIFF * top))
     window, lag = fit.window_s, fit.lag_s
-    if known_sensor(channels[0]):
-        return fit
     step = fit.period_s / GRID / 3
     for _ in range(ROUNDS):
         step /= 2
@@ -218,18 +207,6 @@ def _search(misfit: Callable[[float, float], float], longest: float, fixed: floa
             least, window, lag = min((misfit(w, g), w, g) for w in windows for g in lags)
         found.append((least, window, lag))
     return min(found)[1:]
-
-
-def _rows(
-    readings: Readings,
-    window_s: float,
-    lag_s: float,
-    clock: ClockFit,
-    pieces: tuple[Array, NDArray[np.int64]],
-    size: int,
-) -> Rows:
-    weights, usable = response_rows(*windows(readings, window_s, lag_s, clock), *pieces, size)
-    return Rows(weights[usable], readings.power_w[usable])
 
 
 def _errors(

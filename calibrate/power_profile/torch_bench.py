@@ -135,7 +135,7 @@ class TorchBench:
         self.power_limit_w = power_limit_w
         self._torch = torch = load_torch()
         self._device, self._log = torch.device(device), log
-        self._names = tuple(benchmark.name for benchmark in benchmarks)
+        self.kernels = tuple(benchmark.name for benchmark in benchmarks)
         if self._device.type != "cpu" and not torch.cuda.is_available():
             raise MeasurementError(f"PyTorch does not see {device}", remedy="Install a build for this GPU's driver.")
         for benchmark in benchmarks:
@@ -153,11 +153,6 @@ class TorchBench:
         self._chunk_passes = max(round(MARK_EVERY_S / sum(self._times)), 1)
         self._chunk = self._batch(self._kernels, self._chunk_passes)
 
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of the kernels of one pass."""
-        return self._names
-
     def now_s(self) -> float:
         """The machine's time [s]."""
         return time.monotonic()
@@ -174,7 +169,7 @@ class TorchBench:
             for delay in delays_s:
                 time.sleep(delay)
                 reads.extend(self._clock.read() for _ in range(READS))
-                with in_words(self._torch, ", ".join(self._names)):
+                with in_words(self._torch, ", ".join(self.kernels)):
                     runs.append(self._run(passes))
             time.sleep(AFTER_S)
             reads.extend(self._clock.read() for _ in range(READS))
