@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command import status_of
+from paths import ROOT
 from simulated_bench import AVERAGED, SimulatedBench, SimulatedSensor
 from simulated_truth import SimulatedKernel, Transient, Truth
 
@@ -134,6 +135,14 @@ class TestCommand:
         left = [int(line.split("(")[1].split()[0]) for line in captured.err.splitlines() if line.endswith("s left)")]
         assert left == sorted(left, reverse=True)
         assert left[-1] > 0
+        page = (ROOT / "docs" / "physics" / "profile.md").read_text(encoding="utf-8")
+        for told in (
+            f"{found['execution_s'] * 1e6:.2f} µs\n",
+            f"(from execution {found['ssp']['index'] + 1})  {found['ssp']['power_w']:.1f} ±",
+            f"{found['curves']['run']['resolution_s'] * 1e3:.3g} ms\n",
+            f"{found['golden_runs']} of {found['runs']}, {found['passes']} executions each",
+        ):
+            assert told in page
 
     @pytest.mark.parametrize(("budget", "message"), [("10s", "too short"), ("soon", "soon")])
     def test_bad_budgets(self, capsys, budget, message):
