@@ -10,7 +10,7 @@ from typing import Any
 
 from joulecast.calibrate.meter.metered_row import OP as METERED
 from joulecast.calibrate.rows.measured import Row
-from joulecast.calibrate.rows.operators import COLLECTIVE_KINDS, KERNEL_OPS, operator_of
+from joulecast.calibrate.rows.operators import COLLECTIVE_OPS, KERNEL_OPS, operator_of
 from joulecast.calibrate.rows.overlap import OVERLAP_OPS
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
@@ -118,7 +118,7 @@ SUITES = {
     for suite in (
         Suite(
             "kernels",
-            frozenset(KERNEL_OPS),
+            KERNEL_OPS,
             adapters.predict_kernels,
             kernel_family,
             kernel_groups,
@@ -128,7 +128,7 @@ SUITES = {
         ),
         Suite(
             "collectives",
-            frozenset(COLLECTIVE_KINDS),
+            COLLECTIVE_OPS,
             adapters.predict_kernels,
             lambda row: "collective",
             collective_groups,

@@ -1,101 +1,24 @@
-"""Which kernel a measured row ran, read from its configuration alone."""
+"""Which kernels a measured row ran, read from its configuration alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import numpy as np
-
-from joulecast.calibrate.rows.fields import (
-    Configuration,
-    dtype_of,
-    optional_count,
-    positive,
-    rows_and_columns,
-    sides_of,
-    whole_number,
-)
+from joulecast.calibrate.rows.fields import Configuration, dtype_of, optional_count, positive, sides_of
 from joulecast.calibrate.rows.framework_kernels import framework_kernels
+from joulecast.calibrate.rows.single_kernels import (
+    COLLECTIVE_KINDS,
+    STREAMING_PATTERNS,
+    attention,
+    collective,
+    gemm,
+    streaming,
+)
 from joulecast.calibrate.rows.training_kernels import training_kernels
 from joulecast.errors import DataError
-from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
-from joulecast.model.cluster.fabric import Fabric
-from joulecast.model.kernels.attention import MASK
-from joulecast.model.kernels.documents import Documents, gathered
-from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
-
-#: PyTorch's names of its own backends; besides, its flex attention, FlashAttention-2's own package, cuDNN as
-#: Transformer Engine calls it and what a GPU's vendor ships.
-ATTENTION_BACKENDS = {
-    "FLASH_ATTENTION": "flash-attention-2",
-    "CUDNN_ATTENTION": "cudnn",
-    "FLASH_ATTENTION_3": "flash-attention-3",
-    "FLASH_ATTN": "flash-attn-2",
-    "FLEX_ATTENTION": "flex",
-    "TE_CUDNN": "te-cudnn",
-    "VENDOR_ATTENTION": "cudnn",
-}
-#: Rows of one kernel, by the pattern under which the model knows it.
-STREAMING_PATTERNS = {
-    "copy": "copy",
-    "exp": "exp",
-    "fill": "fill",
-    "sum": "sum",
-    "reduce_min": "reduce_min",
-    "rms_norm": "rmsnorm",
-    "rmsnorm": "rmsnorm",
-    "layer_norm": "layernorm",
-    "layernorm": "layernorm",
-    "softmax": "softmax",
-    "add": "add",
-    "gemv": "gemv",
-    "adamw": "adamw",
-    "tile_rmsnorm": "tile_rmsnorm",
-    "tile_layernorm": "tile_layernorm",
-    "tile_softmax": "tile_softmax",
-    "tile_exp": "tile_exp",
-    "tile_reduce_min": "tile_reduce_min",
-    "gelu": "gelu",
-    "vllm_rms_norm": "vllm_rms_norm",
-    "vllm_silu_and_mul": "vllm_silu_and_mul",
-    "vllm_rotary": "vllm_rotary",
-}
-#: Share of a row's ``bytes`` that is read; the rest is written.
-READ_SHARE = {
-    "fill": 0.0,
-    "sum": 1.0,
-    "reduce_min": 1.0,
-    "tile_reduce_min": 1.0,
-    "gemv": 1.0,
-    "add": 2 / 3,
-    "vllm_silu_and_mul": 2 / 3,
-    "adamw": 16 / 28,  # reads parameter, gradient and two moments, writes all but the gradient
-}
-#: Line rate of each GPU's network card where a row of several nodes does not tell [B/s].
-NETWORK_BYTES_PER_S = 50e9
-COLLECTIVE_KINDS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-    "p2p": "send_recv",
-    "send_recv": "send_recv",
-}
-COMPOSITE_OPS = ("duty", "interleave", "idle")
-KERNEL_OPS = (
-    "gemm",
-    "tile_gemm",
-    "flash_attn",
-    "tile_attention",
-    "stream",
-    "cast",
-    "expert_rows",
-    "pulse",
-    *STREAMING_PATTERNS,
-    *COMPOSITE_OPS,
-)
+from joulecast.model.kernels.operators import Gemm, Operator, Streaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +54,12 @@ class KernelWork:
 def operator_of(configuration: Configuration) -> KernelWork:
     """Operators of a row of kernels or collectives; an unknown kind gives a reason instead."""
     op = str(configuration.get("op") or "")
-    build = _BUILDERS.get(op)
-    if build is None:
+    if op not in _KINDS:
         return KernelWork(reason=f"unknown op {op!r}" if op else "the row has no op")
     try:
-        work = build(configuration)
+        return _KINDS[op].work(configuration)
     except DataError as error:
         return KernelWork(reason=error.message)
-    return work
 
 
 def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
@@ -148,132 +69,11 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
     tiles are part of a kernel's shape, its warps and stages are not. Collectives are grouped by the number of GPUs.
     """
     op = str(configuration.get("op") or "")
-    get = configuration.get
-    if op in COLLECTIVE_KINDS:
-        return ("collective", get("gpus") or 2)
-    if op in ("gemm", "tile_gemm", "pulse"):
-        tile = (get("tile_m"), get("tile_n"), get("tile_k")) if op == "tile_gemm" else ()
-        return (op, get("dtype"), get("M"), get("N"), get("K"), *tile)
-    if op in ("flash_attn", "tile_attention"):
-        shape = tuple(get(name) for name in ("dtype", "B", "Hq", "Hkv", "S", "D", "Dv"))
-        return (op, *shape, bool(get("causal")), bool(get("mask")), str(get("documents")), get("window"))
-    if op in STREAMING_PATTERNS or op == "stream":
-        pattern = str(get("pattern")) if op == "stream" else STREAMING_PATTERNS[op]
-        return (pattern, get("dtype"), get("bytes"), get("tile_rows"), get("tile_cols"))
-    return (op, get("name"))
+    return _KINDS[op].key(configuration) if op in _KINDS else (op, configuration.get("name"))
 
 
-def _one(operator: Operator) -> KernelWork:
-    return KernelWork((operator,), (1,))
-
-
-def _gemm(row: Configuration) -> KernelWork:
-    dtype = dtype_of(row)
-    m, n, k = whole_number(row, "M"), whole_number(row, "N"), whole_number(row, "K")
-    tile = None
-    if row.get("op") == "tile_gemm":
-        tile = Tile(
-            whole_number(row, "tile_m"),
-            whole_number(row, "tile_n"),
-            whole_number(row, "tile_k"),
-            whole_number(row, "warps"),
-            whole_number(row, "stages"),
-            optional_count(row, "split_k", 1) or 1,
-        )
-    operator = Gemm(
-        m,
-        n,
-        k,
-        dtype=dtype,
-        data=str(row.get("data") or "randn"),
-        layout=str(row.get("layout") or "tn"),
-        batch=optional_count(row, "batch", 1) or 1,
-        tile=tile,
-        footprint_bytes=None if row.get("footprint_bytes") is None else positive(row, "footprint_bytes"),
-        out_dtype=dtype_of(row, "out_dtype", ""),
-        accumulate=bool(row.get("accumulate", False)),
-        separate=bool(row.get("separate", False)),
-        grouped=bool(row.get("grouped", False)),
-        fast_accumulation=bool(row.get("fast_accumulation", False)),
-        block_scaled=bool(row.get("block_scaled", False)),
-        row_scaled=bool(row.get("row_scaled", False)),
-        name=str(row["op"]),
-    )
-    return _one(operator)
-
-
-def _attention(row: Configuration) -> KernelWork:
-    tile = None
-    if row.get("op") == "tile_attention":
-        sides = whole_number(row, "tile_m"), whole_number(row, "tile_n")
-        tile = Tile(*sides, warps=whole_number(row, "warps"), stages=whole_number(row, "stages"))
-    word = str(row.get("backend") or "FLASH_ATTENTION" * (tile is not None))
-    backend = ATTENTION_BACKENDS.get(word)
-    if backend is None:
-        raise DataError(f"unknown attention backend {word!r}")
-    direction = {"fwd": "forward", "bwd": "backward"}.get(str(row.get("direction") or ""))
-    if direction is None:
-        raise DataError(f"unknown direction {row.get('direction')!r}")
-    masked = bool(row.get("mask", False))
-    key = whole_number(row, "D")
-    value = optional_count(row, "Dv", key) or key
-    return _one(
-        Attention(
-            batch=whole_number(row, "B"),
-            heads=whole_number(row, "Hq"),
-            kv_heads=whole_number(row, "Hkv"),
-            sequence=whole_number(row, "S"),
-            head_dim=(key + value) // 2,
-            value_dim=value if value != key else 0,
-            causal=bool(row.get("causal", True)) and not masked,
-            each_score=MASK if masked else "",
-            documents=None if masked else _documents(row),
-            window=optional_count(row, "window"),
-            backend=backend,
-            direction=direction,
-            dtype=dtype_of(row),
-            tile=tile,
-        )
-    )
-
-
-def _documents(row: Configuration) -> Documents | None:
-    """Documents that fill the row's sequence and that its kernel keeps apart."""
-    lengths = row.get("documents")
-    if lengths is None:
-        return None
-    whole = isinstance(lengths, list) and all(isinstance(length, int) and length > 0 for length in lengths)
-    if not whole or sum(lengths) != whole_number(row, "S"):
-        raise DataError("field 'documents' is not a list of lengths that fill the sequence")
-    return None if len(lengths) == 1 else gathered(np.array(lengths, dtype=np.float64), np.ones(len(lengths)))
-
-
-def _streaming(row: Configuration) -> KernelWork:
-    op, dtype = str(row["op"]), dtype_of(row)
-    pattern = STREAMING_PATTERNS[op]
-    total = positive(row, "bytes")
-    read = total * READ_SHARE.get(pattern, 0.5)
-    rows, columns = rows_and_columns(row)
-    elements = positive(row, "params") if "params" in row else max(read, total - read) / DTYPE_BYTES[dtype]
-    if pattern == "add":
-        elements /= 2
-    operator = Streaming(
-        pattern,
-        bytes_read=read,
-        bytes_written=total - read,
-        elements=elements,
-        dtype=dtype,
-        data=str(row.get("data") or "randn"),
-        rows=rows,
-        columns=columns,
-        tile_rows=optional_count(row, "tile_rows"),
-        tile_columns=optional_count(row, "tile_cols"),
-        warps=optional_count(row, "warps"),
-        footprint_bytes=None if row.get("footprint_bytes") is None else positive(row, "footprint_bytes"),
-        far_bytes=float(optional_count(row, "far_bytes")),
-        name=op,
-    )
-    return KernelWork((operator,), (optional_count(row, "launches", 1) or 1,))
+def _one(operator: Operator, count: int = 1) -> KernelWork:
+    return KernelWork((operator,), (count,))
 
 
 def _training_kernel(row: Configuration) -> KernelWork:
@@ -292,33 +92,6 @@ def _framework_kernels(row: Configuration) -> KernelWork:
     return KernelWork(tuple(launch.operator for launch in launches), tuple(launch.repeat for launch in launches))
 
 
-def _collective(row: Configuration) -> KernelWork:
-    return _one(
-        Collective(
-            COLLECTIVE_KINDS[str(row["op"])],
-            bytes=positive(row, "bytes"),
-            gpus=whole_number(row, "gpus"),
-            ctas=None if row.get("ctas") is None else whole_number(row, "ctas"),
-            fabric=_fabric(row),
-            dtype=dtype_of(row),
-        )
-    )
-
-
-def _fabric(row: Configuration) -> Fabric | None:
-    """Links of a row that spans several nodes of 400 Gbit/s a GPU; within one they are the GPU's own."""
-    nodes = optional_count(row, "nodes", 1) or 1
-    if nodes == 1:
-        return None
-    local = -(-whole_number(row, "gpus") // nodes)
-    return Fabric(
-        nodes,
-        exit_bytes_per_s=local * NETWORK_BYTES_PER_S,
-        step_latency_s=REFERENCE_STEP_S,
-        efficiency=REFERENCE_EFFICIENCY,
-    )
-
-
 def _square(size: int, row: Configuration) -> Gemm:
     return Gemm(size, size, size, dtype_of(row))
 
@@ -326,7 +99,7 @@ def _square(size: int, row: Configuration) -> Gemm:
 def _pulse(row: Configuration) -> KernelWork:
     """One product again and again for ``busy_s``, then nothing for ``idle_s``."""
     busy, idle = positive(row, "busy_s"), positive(row, "idle_s")
-    return replace(_gemm(row), busy_fraction=busy / (busy + idle))
+    return replace(_one(gemm(row)), busy_fraction=busy / (busy + idle))
 
 
 def _duty(row: Configuration) -> KernelWork:
@@ -338,10 +111,10 @@ def _duty(row: Configuration) -> KernelWork:
 
 def _interleave(row: Configuration) -> KernelWork:
     """``n8`` GEMMs of 8192³, ``nv`` GEMVs of 8192 x 8192 and ``n2`` GEMMs of 2048³."""
-    gemv = Streaming("gemv", 2.0 * 8192**2, 0.0, elements=8192.0**2, rows=8192, columns=8192, name="gemv")
+    product = Streaming("gemv", 2.0 * 8192**2, 0.0, elements=8192.0**2, rows=8192, columns=8192, name="gemv")
     parts: list[tuple[Operator, int]] = [
         (_square(8192, row), optional_count(row, "n8")),
-        (gemv, optional_count(row, "nv")),
+        (product, optional_count(row, "nv")),
         (_square(2048, row), optional_count(row, "n2")),
     ]
     present = [(operator, count) for operator, count in parts if count]
@@ -354,18 +127,55 @@ def _idle(row: Configuration) -> KernelWork:
     return KernelWork(busy_fraction=0.0)
 
 
-_BUILDERS: dict[str, Callable[[Configuration], KernelWork]] = {
-    "gemm": _gemm,
-    "tile_gemm": _gemm,
-    "flash_attn": _attention,
-    "tile_attention": _attention,
-    "stream": _training_kernel,
-    "cast": _framework_kernels,
-    "expert_rows": _framework_kernels,
-    "pulse": _pulse,
-    "duty": _duty,
-    "interleave": _interleave,
-    "idle": _idle,
-    **dict.fromkeys(STREAMING_PATTERNS, _streaming),
-    **dict.fromkeys(COLLECTIVE_KINDS, _collective),
+def _named_key(row: Configuration) -> tuple[Hashable, ...]:
+    return (row["op"], row.get("name"))
+
+
+def _product_key(row: Configuration) -> tuple[Hashable, ...]:
+    tile = (row.get("tile_m"), row.get("tile_n"), row.get("tile_k")) if row["op"] == "tile_gemm" else ()
+    return (row["op"], row.get("dtype"), row.get("M"), row.get("N"), row.get("K"), *tile)
+
+
+def _attention_key(row: Configuration) -> tuple[Hashable, ...]:
+    shape = tuple(row.get(name) for name in ("dtype", "B", "Hq", "Hkv", "S", "D", "Dv"))
+    told = bool(row.get("causal")), bool(row.get("mask")), str(row.get("documents")), row.get("window")
+    return (row["op"], *shape, *told)
+
+
+def _streaming_key(row: Configuration) -> tuple[Hashable, ...]:
+    pattern = str(row.get("pattern")) if row["op"] == "stream" else STREAMING_PATTERNS[row["op"]]
+    return (pattern, row.get("dtype"), row.get("bytes"), row.get("tile_rows"), row.get("tile_cols"))
+
+
+def _collective_key(row: Configuration) -> tuple[Hashable, ...]:
+    return ("collective", row.get("gpus") or 2)
+
+
+class _Kind(NamedTuple):
+    """What rows of one ``op`` ran, and what their near-duplicates share."""
+
+    work: Callable[[Configuration], KernelWork]
+    key: Callable[[Configuration], tuple[Hashable, ...]] = _named_key
+
+
+_PRODUCT = _Kind(lambda row: _one(gemm(row)), _product_key)
+_ATTENTION = _Kind(lambda row: _one(attention(row)), _attention_key)
+_STREAMING = _Kind(lambda row: _one(streaming(row), optional_count(row, "launches", 1) or 1), _streaming_key)
+_COLLECTIVE = _Kind(lambda row: _one(collective(row)), _collective_key)
+_KINDS = {
+    "gemm": _PRODUCT,
+    "tile_gemm": _PRODUCT,
+    "pulse": _Kind(_pulse, _product_key),
+    "flash_attn": _ATTENTION,
+    "tile_attention": _ATTENTION,
+    "stream": _Kind(_training_kernel, _streaming_key),
+    "cast": _Kind(_framework_kernels),
+    "expert_rows": _Kind(_framework_kernels),
+    "duty": _Kind(_duty),
+    "interleave": _Kind(_interleave),
+    "idle": _Kind(_idle),
+    **dict.fromkeys(STREAMING_PATTERNS, _STREAMING),
+    **dict.fromkeys(COLLECTIVE_KINDS, _COLLECTIVE),
 }
+COLLECTIVE_OPS = frozenset(COLLECTIVE_KINDS)
+KERNEL_OPS = frozenset(_KINDS) - COLLECTIVE_OPS

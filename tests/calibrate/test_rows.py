@@ -171,4 +171,4 @@ def test_kernels_of_a_training_step() -> None:
 
 def test_every_kernel_op_of_the_data_is_listed() -> None:
     ops = {row.op for row in recorded_rows() if row.gpus == 1}
-    assert ops <= set(KERNEL_OPS)
+    assert ops <= KERNEL_OPS
