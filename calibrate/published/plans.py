@@ -12,8 +12,8 @@ from joulecast.errors import DataError, InputError, nearest
 from joulecast.model.cluster.links import usual_node
 from joulecast.model.framework.vocabulary import padded_vocabulary
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node
-from joulecast.simulator.plan_file.checks import balanced_layers
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
+from joulecast.simulator.plan_file.stages import balanced_layers
 
 #: Of attention in separate kernels: Megatron-LM's default, which sources of those years do not speak of. How likely a
 #: value is dropped decides nothing here.

@@ -10,6 +10,7 @@
   keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - ``assumptions``: what a forecast takes for granted of all of them.
+- What plans leave open: ``precisions`` of types, ``stages`` of the split; ``power``: what the card must take.
 - A plan in the words of :mod:`joulecast.model`: ``gpu``, ``implementation``, and ``placement`` for the links of its
   groups.
 """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from joulecast.simulator.plan_file import checks, names
+from joulecast.simulator.plan_file import checks, names, precisions, stages
 from joulecast.simulator.plan_file.features import given, with_features
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_file.recomputation import unused_keys, with_defaults
@@ -221,7 +221,7 @@ class PlanFrame:
     def __init__(
         self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None, varied: Container[str] = ()
     ) -> None:
-        checks.reserved(parsed, source)
+        precisions.reserved(parsed, source)
         self._source, self._varied, self._features = source, varied, given(parsed, FRAME_FREE)
         self._gpu = gpu or names.named_gpu(parsed, source)
         self._workload = read_workload(parsed, self._gpu, source)
@@ -249,7 +249,7 @@ class PlanFrame:
             workload=self._workload,
             cluster=self.cluster,
             parallelism=parallelism,
-            schedule=Schedule(checks.schedule_name(parsed, source), parsed.schedule.recompute),
+            schedule=Schedule(stages.schedule_name(parsed, source), parsed.schedule.recompute),
             overlap=read_overlap(parsed, model, parallelism, source),
             implementation=self._implementation,
             power=read_power(parsed, source),

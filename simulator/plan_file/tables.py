@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.simulator.plan_file import checks, names
+from joulecast.simulator.plan_file import names, precisions, stages
 from joulecast.simulator.plan_file.documents import read_documents
 from joulecast.simulator.plan_file.experts import read_load
 from joulecast.simulator.plan_file.layers import windows_matter
@@ -90,8 +90,8 @@ def read_cluster(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Clust
 def read_parallelism(parsed: PlanFile, model: ModelConfig, source: Source) -> Parallelism:
     """How the model is split."""
     table = parsed.parallelism
-    data = checks.data_parallel_size(parsed, source)
-    schedule = checks.schedule_name(parsed, source)
+    data = stages.data_parallel_size(parsed, source)
+    schedule = stages.schedule_name(parsed, source)
     virtual = chunks_of_schedule(schedule, table.virtual_pipeline_model_parallel_size) // copies_of_model(schedule)
     return Parallelism(
         tensor_model_parallel_size=table.tensor_model_parallel_size,
@@ -99,7 +99,7 @@ def read_parallelism(parsed: PlanFile, model: ModelConfig, source: Source) -> Pa
         virtual_pipeline_model_parallel_size=virtual,
         data_parallel_size=data,
         sequence_parallel=table.sequence_parallel,
-        stage_layers=checks.stage_layers(table, virtual, model.layers, source),
+        stage_layers=stages.stage_layers(table, virtual, model.layers, source),
         context_parallel_size=table.context_parallel_size,
         cp_comm_type=table.cp_comm_type,
         expert_model_parallel_size=table.expert_model_parallel_size,
@@ -169,7 +169,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
     """What the framework really runs, with the framework's defaults."""
     table = parsed.implementation
     mixed = table.framework == "megatron"
-    default = checks.kept_dtype(parsed)
+    default = precisions.kept_dtype(parsed)
     return Implementation(
         framework=table.framework,
         attention_backend=table.attention_backend,
@@ -191,9 +191,9 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         dropout=table.dropout,
         deterministic=table.deterministic,
         optimizer=table.optimizer,
-        parameter_precision=checks.parameter_dtype(parsed),
+        parameter_precision=precisions.parameter_dtype(parsed),
         gradient_precision=table.gradient_precision or default,
-        optimizer_precision=table.optimizer_precision or checks.moments_dtype(parsed),
+        optimizer_precision=table.optimizer_precision or precisions.moments_dtype(parsed),
         main_parameters=mixed if table.main_parameters is None else table.main_parameters,
         gradient_clipping=mixed if table.gradient_clipping is None else table.gradient_clipping,
         zero_grad_set_to_none=_drops_gradients(parsed),

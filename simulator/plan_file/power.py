@@ -1,0 +1,56 @@
+"""Clocks and power limits of a plan: the card must have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.errors import InputError
+from joulecast.model.hardware.description import GpuDescription
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.power.component_power import check_limits
+from joulecast.simulator.plan_file.names import place
+from joulecast.simulator.plan_file.source import Source
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.parts import Power
+    from joulecast.simulator.plan_file.plan import Plan
+
+
+def check_power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
+    """Raise a readable error for a clock or a limit that the card does not take."""
+    power = plan.power
+    if power.clocks_mhz:
+        _clocks(power, gpu, source)
+    if power.component_limits_w:
+        try:
+            check_limits(dict(power.component_limits_w), gpu_model(gpu), waits=True)
+        except InputError as error:
+            raise place(error, source, f"power.{error.key}") from None
+    limits = power.power_limit_w
+    for limit in limits if isinstance(limits, tuple) else (limits,):
+        if limit is None:
+            continue
+        low, high = gpu.number("min_power_limit_w"), gpu.number("max_power_limit_w")
+        if not low <= limit <= high:
+            raise source.error(
+                f"{limit:g} W is not a power limit of {gpu.name}",
+                "power.power_limit_w",
+                remedy=f"Use {low:g} to {high:g} W.",
+            )
+
+
+def _clocks(power: Power, gpu: GpuDescription, source: Source) -> None:
+    low, high = gpu.number("min_clock_mhz"), gpu.number("max_clock_mhz")
+    step = gpu.number("clock_step_mhz")
+    for name, clocks in power.clocks_mhz:
+        key = f"power.clock_mhz.{name}" if name else "power.clock_mhz"
+        for clock in clocks:
+            off = (high - clock) / step
+            if low <= clock <= high and abs(off - round(off)) < 1e-6:
+                continue
+            nearby = min(high, max(low, high - round(off) * step))
+            raise source.error(
+                f"{clock:g} MHz is not a clock of {gpu.name}",
+                key,
+                remedy=f"It has {low:g} to {high:g} MHz in steps of {step:g}; the nearest is {nearby:g}.",
+            )
