@@ -25,8 +25,9 @@ from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.simulator.fluid.prepared import Prepared
 from joulecast.simulator.instructions.host import launches_of
 from joulecast.simulator.iteration.host_pace import HostChanges, changes, more_waits_s, open_paces_s
+from joulecast.simulator.iteration.plan_interval import conditions_of
 from joulecast.simulator.iteration.stretch import stretches
-from joulecast.simulator.iteration.uncertainty import KernelAmounts, conditions_of, intervals, with_host
+from joulecast.simulator.iteration.uncertainty import KernelAmounts, intervals, with_host
 from joulecast.simulator.plan_file.gpu import launch_s
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, SLOW_MODULES_S, host_changes, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
+from joulecast.simulator.iteration.plan_interval import interval, peak_ends
 from joulecast.simulator.iteration.result import Iteration, RankForecast
-from joulecast.simulator.iteration.uncertainty import interval, peak_ends
 from joulecast.simulator.plan_file.assumptions import plan_assumptions
 from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
 from joulecast.simulator.plan_file.placement import ranks_in_step

@@ -9,7 +9,7 @@
   ``prediction``, ``recomputation``, ``replicas``, ``stored``, ``tiles`` and ``training_loop``, and ``features`` for
   keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
-- ``assumptions``: what a forecast takes for granted of all of them.
+- ``assumptions``: what a forecast takes for granted of all of them, ``layer_assumptions`` of layers.
 - What plans leave open: ``precisions`` of types, ``stages`` of the split; ``power``: what the card must take.
 - A plan in the words of :mod:`joulecast.model`: ``gpu``, ``implementation``, and ``placement`` for the links of its
   groups.

@@ -8,7 +8,7 @@ from joulecast.simulator.plan_file.attention import attention_assumptions
 from joulecast.simulator.plan_file.deterministic import deterministic_assumptions
 from joulecast.simulator.plan_file.documents import document_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
-from joulecast.simulator.plan_file.layers import layer_assumptions
+from joulecast.simulator.plan_file.layer_assumptions import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
 from joulecast.simulator.plan_file.narrow import narrow_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions

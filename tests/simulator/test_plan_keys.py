@@ -18,7 +18,7 @@ from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.iteration import forecast as forecast_module
 from joulecast.simulator.iteration.forecast import forecast
-from joulecast.simulator.iteration.uncertainty import Interval
+from joulecast.simulator.iteration.plan_interval import Interval
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.schema import TABLES
 

@@ -24,8 +24,9 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.uncertainty import FEW_DIRECTIONS, deviations
 from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.iteration.plan_interval import conditions_of
 from joulecast.simulator.iteration.stretch import stretches
-from joulecast.simulator.iteration.uncertainty import Intervals, KernelAmounts, conditions_of, intervals
+from joulecast.simulator.iteration.uncertainty import Intervals, KernelAmounts, intervals
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 from joulecast.validate.published.fronts_files import METHODS, FrontRow, read_fronts
