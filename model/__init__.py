@@ -8,6 +8,7 @@ Each part imports only from those above it:
 - ``kernels``: what single kernels compute, and their work on one GPU.
 - ``power``: what they draw at a clock, and the clock at which a board settles.
 - ``uncertainty``: how sure a forecast is.
+- ``forecasts``, ``repeated_work``: kernels back to back at the clock at which a board settles, and their intervals.
 - ``predict``: all of this together, for single kernels.
 - ``architecture``: the shape of a language model.
 - ``framework``: the options of a framework, and the launches that they decide.

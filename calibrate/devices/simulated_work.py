@@ -52,7 +52,7 @@ class SimulatedWork:
     Parameters
     ----------
     operators, counts
-        As :class:`joulecast.model.predict.Work` has them.
+        As :class:`joulecast.model.repeated_work.Work` has them.
     gpu
         The true numbers of the card.
 

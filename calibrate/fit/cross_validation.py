@@ -17,7 +17,8 @@ from joulecast.calibrate.rows.operators import group_key
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.families import FAMILIES, families_of
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
-from joulecast.model.predict import Work, parameter_spread, predict_work
+from joulecast.model.predict import parameter_spread, predict_work
+from joulecast.model.repeated_work import Work
 
 Array = NDArray[np.float64]
 

@@ -18,12 +18,14 @@ from joulecast.calibrate.fit.solve import Solution, robust, solve
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.calibrate.rows.timing import observed_time_s, with_windows
+from joulecast.model.forecasts import Forecast
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.attention import resembled
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
-from joulecast.model.predict import Forecast, Timer, Work, predict_work
+from joulecast.model.predict import Timer, predict_work
+from joulecast.model.repeated_work import Work
 
 Array = NDArray[np.float64]
 Residuals = Callable[[Mapping[str, float]], Array]

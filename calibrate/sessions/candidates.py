@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.errors import InputError
+from joulecast.model.forecasts import Forecast
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
-from joulecast.model.predict import Forecast, Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 Array = NDArray[np.float64]
 

@@ -39,7 +39,7 @@ from joulecast.calibrate.sessions.candidates import (
 from joulecast.calibrate.sessions.sensitivity import Sensitivity, sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
-from joulecast.model.predict import Work
+from joulecast.model.repeated_work import Work
 
 Array = NDArray[np.float64]
 

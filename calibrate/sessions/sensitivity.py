@@ -13,7 +13,7 @@ from joulecast.calibrate.fit.relower import Relowering
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.remembered import Recorder
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
-from joulecast.model.predict import Work
+from joulecast.model.repeated_work import Work
 
 Array = NDArray[np.float64]
 

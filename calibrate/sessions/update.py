@@ -27,7 +27,7 @@ from joulecast.calibrate.sessions.belief import FORM_ERROR
 from joulecast.calibrate.sessions.information import free_parameters
 from joulecast.calibrate.sessions.sensitivity import Sensitivity, sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.predict import Work
+from joulecast.model.repeated_work import Work
 
 Array = NDArray[np.float64]
 

@@ -18,6 +18,7 @@ import numpy as np
 from findings import Finding, Findings, agreeing, print_findings, rests_on, varied
 
 from joulecast.command_line.output import print_table
+from joulecast.model.forecasts import Forecast
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -26,7 +27,8 @@ from joulecast.model.kernels.operators import Collective, Gemm, Operator, Stream
 from joulecast.model.power.component_power import by_part, package_of
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.model.power.limits import skip_cycles
-from joulecast.model.predict import Forecast, Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
 GPUS = 8

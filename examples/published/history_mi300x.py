@@ -16,6 +16,7 @@ import numpy as np
 from findings import Finding, Findings, agreeing, print_findings, rests_on, varied
 
 from joulecast.command_line.output import print_table
+from joulecast.model.forecasts import Forecast
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
@@ -23,7 +24,8 @@ from joulecast.model.kernels.operators import Collective, Gemm, Operator, Stream
 from joulecast.model.power.component_power import by_part
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
 from joulecast.model.power.limits import hold_at_peak
-from joulecast.model.predict import Forecast, Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 from joulecast.simulator.fluid.governor import PowerGovernor
 
 #: Step of the governor, and what the logger averages over [s].

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.forecasts import Forecast, changes_among
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel
@@ -19,7 +20,7 @@ from joulecast.model.power.governor import tensor_clock_mhz
 from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.model.power.limits import group_lag, group_limit_share
 from joulecast.model.power.settled import Curves, settle
-from joulecast.model.predict import Forecast, changes_among, coarse_clocks
+from joulecast.model.predict import coarse_clocks
 from joulecast.model.uncertainty import (
     FEW_DIRECTIONS,
     composed_spreads,

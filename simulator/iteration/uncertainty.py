@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.forecasts import Changes
 from joulecast.model.hardware.derivation_supplement import VENDOR_LONGER
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.uncertain_power import Margin, margin, power_changes
-from joulecast.model.predict import Changes, Mixes, parameter_changes
+from joulecast.model.predict import Mixes, parameter_changes
 from joulecast.model.training.factors import LONGER, SPREAD, UNSEEN
 from joulecast.model.uncertainty import (
     FEW_DIRECTIONS,

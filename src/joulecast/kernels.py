@@ -21,7 +21,8 @@ from joulecast.model.kernels.operators import Gemm, Operator
 from joulecast.model.power.component_power import by_part
 from joulecast.model.power.kernel_power import overlap_exponent
 from joulecast.model.power.memory_clock import at_memory_clock
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 if TYPE_CHECKING:
     import pandas as pd

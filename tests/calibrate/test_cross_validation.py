@@ -12,7 +12,8 @@ from joulecast.calibrate.sessions.replay import read_folder
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.kernel_power import CARD_FACTORS
-from joulecast.model.predict import Work, parameter_spread, predict_work
+from joulecast.model.predict import parameter_spread, predict_work
+from joulecast.model.repeated_work import Work
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 from joulecast.validate import run_suite
 
 VIDUR = """gpu,model,tp,tokens,operator,M,N,K,hidden,ffn_per_rank,dtype,median_time_s,std_s

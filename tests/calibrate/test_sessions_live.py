@@ -35,7 +35,8 @@ from joulecast.errors import DeviceError, InputError
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.kernels.toggling import memory_toggle
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 #: Different from every prior, and from the description that the card is derived from.
 TRUTH = {

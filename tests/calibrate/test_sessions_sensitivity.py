@@ -14,7 +14,8 @@ from joulecast.calibrate.sessions.information import free_parameters, linearise
 from joulecast.calibrate.sessions.sensitivity import sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 ROWS = [
     '{"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn", "name": "g"}',

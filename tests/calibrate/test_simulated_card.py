@@ -19,7 +19,8 @@ from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import DeviceError, InputError, MeasurementError, PermissionDeniedError, UnknownNameError
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.power.kernel_power import idle_power_w
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 GEMM = {"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn"}
 SMALL = {"op": "gemm", "M": 1024, "N": 1024, "K": 1024, "dtype": "bf16", "data": "zeros"}

@@ -10,7 +10,8 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm
 from joulecast.model.power.kernel_power import kernel_time_s
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 SIZE = 256e6
 

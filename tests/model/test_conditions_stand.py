@@ -26,7 +26,8 @@ from joulecast.model.hardware.catalogue import (
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.power import component_power, contention, kernel_power, limits, memory_clock
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 from joulecast.model.training import factors
 
 FILE = "conditions"

@@ -18,10 +18,12 @@ from paths import EXAMPLES
 import joulecast as jc
 from joulecast.calibrate.fit.priors import power_priors
 from joulecast.errors import InputError
+from joulecast.model.forecasts import Forecast
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Operator
-from joulecast.model.predict import Forecast, Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 HERE = Path(__file__).parent
 FILE = "forecasts"

@@ -8,7 +8,8 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Gemm, Streaming
 from joulecast.model.power.governor import settle_clock_mhz, settled_power_w, tensor_clock_mhz
 from joulecast.model.power.settled import burst_share_of_window
-from joulecast.model.predict import Work, predict_work
+from joulecast.model.predict import predict_work
+from joulecast.model.repeated_work import Work
 
 CLOCKS = np.arange(345.0, 1981.0, 15.0)
 LARGE = Work((Gemm(8192, 8192, 8192),))

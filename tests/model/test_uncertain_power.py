@@ -11,7 +11,8 @@ from joulecast.model.kernels.families import FAMILIES
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Gemm, Streaming
 from joulecast.model.power.uncertain_power import HELD_SD, Margin, margin, power_changes
-from joulecast.model.predict import Work, parameter_spread, predict_work
+from joulecast.model.predict import parameter_spread, predict_work
+from joulecast.model.repeated_work import Work
 from joulecast.model.uncertainty import (
     COMPOSITION,
     MOVING,

@@ -19,7 +19,8 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.families import FAMILIES
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
-from joulecast.model.predict import Work, parameter_spread, predict_work
+from joulecast.model.predict import parameter_spread, predict_work
+from joulecast.model.repeated_work import Work
 from joulecast.model.uncertainty import (
     COMPOSITION,
     DIRECTIONS,

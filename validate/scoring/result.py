@@ -12,7 +12,7 @@ from joulecast.extras import data_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-    from joulecast.model.predict import Forecast
+    from joulecast.model.forecasts import Forecast
 
 #: Name of the plain form of a result, with its version.
 FORM = "joulecast-validation-1"
