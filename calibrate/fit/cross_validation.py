@@ -83,10 +83,10 @@ def _family(work: Work, gpu: GpuModel) -> str | None:
 
 
 def _kernel(work: Work) -> tuple[Operator, ...]:
-    return tuple(map(_plain, work.operators))
+    return tuple(map(_without_tiles, work.operators))
 
 
-def _plain(operator: Operator) -> Operator:
+def _without_tiles(operator: Operator) -> Operator:
     """The kernel without its tiles and values."""
     if isinstance(operator, Gemm):
         return replace(operator, tile=None, data="")

@@ -161,12 +161,12 @@ def compared(row: Mapping[str, Any], iteration: Iteration) -> tuple[Quantity, ..
         _with_interval(*whole, iteration),
         _with_interval("energy_j", row.get("energy_j"), energy_sd, share, iteration),
         _with_interval("power_w", measured_w, power_sd, share, iteration),
-        _plain(
+        _without_interval(
             "sm_clock_mhz",
             mean_of_present(_by_gpu(row, "sm_clock_mhz")),
             None if stages is None else sum(stage.clock_mhz for stage in stages) / len(stages),
         ),
-        _plain(
+        _without_interval(
             "peak_mem_bytes",
             largest_of_present(_by_gpu(row, "peak_mem_bytes")),
             None if stages is None else max(stage.memory_bytes for stage in stages),
@@ -182,7 +182,7 @@ def _with_interval(
     return Quantity(name, measured, None if measured is None or error is None else error * measured, *found)
 
 
-def _plain(name: str, measured: float | None, forecast: float | None) -> Quantity:
+def _without_interval(name: str, measured: float | None, forecast: float | None) -> Quantity:
     return Quantity(name, measured, None, forecast, None, None)
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import float8_linear, lora_linear
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 
 def forward(
@@ -32,7 +32,7 @@ def forward(
     adapter = lora_linear.forward(name, s, outputs, inputs, wide=wide and s.implementation.autocast)
     made = lora_linear.written_out(f"{name}.weight", s, outputs * inputs)
     if s.implementation.prepared:
-        entered = (rounded(name, s.tokens * inputs),) if wide else ()
+        entered = (rounded(f"{name}.round", s.tokens * inputs),) if wide else ()
         left = (widened(f"{name}.result.widen", s.tokens * outputs, s.implementation.dtype),) if wide else ()
         return (*entered, *made, *product, *left, *adapter)
     return (*casts(name, s, outputs, inputs, wide=wide), *made, *product, *adapter)
@@ -55,7 +55,7 @@ def backward(
     if not s.implementation.autocast or s.implementation.prepared:
         product = eager.linear_backward(name, s, outputs, inputs, bias, accumulate, shared=shared)
         made = lora_linear.written_out(f"{name}.dgrad", s, outputs * inputs)
-        entered = (rounded(f"{name}.dgrad", s.tokens * outputs),) if in_fp32 else ()
+        entered = (rounded(f"{name}.dgrad.round", s.tokens * outputs),) if in_fp32 else ()
         left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, s.implementation.dtype),) if in_fp32 else ()
         return (*adapter, *entered, *made, *product, *left, *joined)
     launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
@@ -74,7 +74,10 @@ def casts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True) 
     """Weight and input as a product takes them; nothing without autocast."""
     if not s.implementation.autocast:
         return ()
-    return (rounded(f"{name}.weight", outputs * inputs), *((rounded(name, s.tokens * inputs),) if wide else ()))
+    return (
+        rounded(f"{name}.weight.round", outputs * inputs),
+        *((rounded(f"{name}.round", s.tokens * inputs),) if wide else ()),
+    )
 
 
 def uncasts(
@@ -86,8 +89,3 @@ def uncasts(
     dtype = s.implementation.dtype
     weight = replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=completes)
     return (*((widened(f"{name}.dgrad.widen", s.tokens * inputs, dtype),) if wide else ()), weight)
-
-
-def rounded(name: str, values: float) -> Launch:
-    """Values in fp32 rounded to the products' type."""
-    return streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32")

@@ -24,7 +24,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Scan
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import transformers_attention, transformers_rotary, unfused_norm
 from joulecast.model.transformer.modules_activation import SILU, SILU_GRADIENT
-from joulecast.model.transformer.row_operators import MIXED, widened
+from joulecast.model.transformer.row_operators import MIXED, rounded, widened
 
 #: Cycles of an SM for a value of gradients that are summed over heads that share a query or key: six such kernels of
 #: `validate/recorded/scans`, on two cards, are met within 6 % [estimate, +-5 %].
@@ -169,7 +169,7 @@ def _gated_norm(s: Shard) -> tuple[Launch, ...]:
         widened("delta.gate.widen", values, dtype),
         issued("unary", "delta.gate.silu", values, SILU * values, activity=1.0, dtype="fp32"),
         one_by_one("unary", "delta.gated", values, MIXED, reads=1.5, dtype="fp32"),
-        streaming("unary", "delta.gated.round", values, writes=0.5, dtype="fp32"),
+        rounded("delta.gated.round", values),
     )
 
 
@@ -181,9 +181,9 @@ def _gated_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         widened("delta.gated.grad.widen", values, dtype),
         one_by_one("unary", "delta.gate.grad.product", values, MIXED, reads=1.5, dtype="fp32"),
         streaming("mul", "delta.gated.grad.product", values, reads=2, dtype="fp32"),
-        streaming("unary", "delta.gated.grad.round", values, writes=0.5, dtype="fp32"),
+        rounded("delta.gated.grad.round", values),
         issued("unary", "delta.gate.silu.grad", values, SILU_GRADIENT * values, activity=1.0, reads=2, dtype="fp32"),
-        streaming("unary", "delta.gate.grad.round", values, writes=0.5, dtype="fp32"),
+        rounded("delta.gate.grad.round", values),
         *unfused_norm.backward(name, _norm_shard(s), rows, m.value_dim, done),
         *eager.accumulation(f"{name}.weight", m.value_dim, dtype, accumulate),
     )
@@ -215,7 +215,7 @@ def _parameters(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     launches: list[Launch] = []
     for name, size in scalars(s).items():
         done = "" if accumulate else name
-        launches.append(streaming("unary", f"{name}.grad.round", size, writes=0.5, dtype="fp32", completes=done))
+        launches.append(rounded(f"{name}.grad.round", size, completes=done))
         launches += eager.accumulation(name, size, s.implementation.dtype, accumulate)
     return tuple(launches)
 

@@ -16,7 +16,7 @@ from joulecast.model.framework.launches import Launch, issued, one_by_one, strea
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import row_operators, unfused_norm
 from joulecast.model.transformer.expert_rows import ExpertShard, copies, experts_of
-from joulecast.model.transformer.row_operators import MIXED
+from joulecast.model.transformer.row_operators import MIXED, rounded
 
 #: Cycles of an SM for a narrow value that meets its row's number: as one that meets its column's
 #: (:mod:`joulecast.model.transformer.unfused_norm`) [estimate, +-10 %].
@@ -37,7 +37,7 @@ def put_back(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
         weighed,
         copies("unpermute.order", wide, e),
         _summed(wide, e),
-        streaming("unary", "unpermute.round", summed, writes=0.5, dtype="fp32"),
+        rounded("unpermute.round", summed),
     )
 
 
@@ -76,7 +76,7 @@ def _weighed_backward(values: int, hidden: int) -> tuple[Launch, ...]:
     return (
         one_by_one("mul", "unpermute.grad.weights", values, MIXED, reads=1.5, dtype="fp32"),
         unfused_norm.by_row("unpermute.grad.weigh", values),
-        streaming("unary", "unpermute.grad.round", values, writes=0.5, dtype="fp32"),
+        rounded("unpermute.grad.round", values),
         streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype="fp32"),
     )
 

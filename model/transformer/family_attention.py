@@ -24,7 +24,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Cycles of an SM for a score: a head's ALiBi copied to where BLOOM's scores will be, and MPT's in fp32 added to narrow
 #: scores [estimates, +-10 %].
@@ -119,7 +119,7 @@ def _step(name: str, kind: str, suffix: str, s: Shard) -> tuple[Launch, ...]:
     if name == "softmax.widen":
         return (widened(f"attention.softmax{suffix}.widen", scores, dtype),)
     if name == "softmax.round":
-        return (streaming("unary", f"attention.softmax{suffix}.round", scores, writes=0.5, dtype="fp32"),)
+        return (rounded(f"attention.softmax{suffix}.round", scores),)
     if name == "softmax":
         gradient = transformers_attention.row_softmax_gradient(s, at)
         return gradient if suffix else (transformers_attention.row_softmax(s, at),)
@@ -155,10 +155,7 @@ def _rounded_parts(s: Shard) -> tuple[Launch, ...]:
     if s.implementation.dtype == "fp32":
         return ()
     values = s.tokens * s.heads * s.config.head_dim
-    return tuple(
-        streaming("unary", f"attention.{part}.grad.round", values, writes=0.5, dtype="fp32")
-        for part in ("query", "key")
-    )
+    return tuple(rounded(f"attention.{part}.grad.round", values) for part in ("query", "key"))
 
 
 def kept_bytes(s: Shard) -> float:

@@ -39,7 +39,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer.dropout import DRAWN
 from joulecast.model.transformer.eager_layer import accumulation
 from joulecast.model.transformer.modules_activation import added
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Cycles of an SM for a weight that is written out of 4 bits, each looked up in a table of 16: kernels of 3.1 to 58.7
 #: million weights on an H100 (`validate/recorded/h100_sxm/train_qlora.jsonl`), which take 1.3 times what the memory
@@ -89,10 +89,10 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
         *((streaming("copy", f"{name}.lora.clone", s.tokens * outputs, dtype=given),) if lora.base else ()),
         *((widened(f"{name}.lora.widen", values, dtype),) if casts_input and not wide else ()),
         *_dropped(name, lora, values, "fp32" if in_fp32 else dtype),
-        *((_rounded(f"{name}.lora", values),) if in_fp32 else ()),
-        *((_rounded(f"{first}.weight", lora.rank * inputs),) if casts else ()),
+        *((rounded(f"{name}.lora.round", values),) if in_fp32 else ()),
+        *((rounded(f"{first}.weight.round", lora.rank * inputs),) if casts else ()),
         linear_forward(first, s.tokens, lora.rank, inputs, dtype),
-        *((_rounded(f"{second}.weight", lora.rank * outputs),) if casts else ()),
+        *((rounded(f"{second}.weight.round", lora.rank * outputs),) if casts else ()),
         linear_forward(second, s.tokens, outputs, lora.rank, dtype),
         streaming("unary", f"{name}.lora.scale", s.tokens * outputs, dtype=dtype),
         added(f"{name}.lora.add", s.tokens * outputs, dtype, given),
@@ -111,7 +111,7 @@ def backward(
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
     kernels = (
-        *((_rounded(f"{name}.lora.result.grad", s.tokens * outputs),) if wide and lora.base else ()),
+        *((rounded(f"{name}.lora.result.grad.round", s.tokens * outputs),) if wide and lora.base else ()),
         streaming("unary", f"{name}.lora.grad.scale", s.tokens * outputs, dtype=dtype),
         *_weight_gradient(second, s, outputs, lora.rank, accumulate, casts=casts),
         input_gradient(second, s.tokens, outputs, lora.rank, dtype),
@@ -119,7 +119,7 @@ def backward(
         input_gradient(first, s.tokens, lora.rank, inputs, dtype),
         *((widened(f"{name}.lora.grad.widen", values, dtype),) if in_fp32 else ()),
         *_dropped_backward(name, lora, values, "fp32" if in_fp32 else dtype),
-        *((_rounded(f"{name}.lora.grad", values),) if casts_input and not wide else ()),
+        *((rounded(f"{name}.lora.grad.round", values),) if casts_input and not wide else ()),
     )
     return kernels, (streaming("add", f"{name}.lora.grad.sum", values, reads=2, dtype="fp32" if wide else dtype),)
 
@@ -147,8 +147,3 @@ def _dropped_backward(name: str, lora: Lora, values: int, dtype: str) -> tuple[L
     if not lora.dropout:
         return ()
     return (streaming("mul", f"{name}.lora.dropout.grad", values, reads=1.0 + 1.0 / DTYPE_BYTES[dtype], dtype=dtype),)
-
-
-def _rounded(name: str, values: int) -> Launch:
-    """Values in fp32 rounded to the products' type."""
-    return streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32")

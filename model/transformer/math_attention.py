@@ -16,7 +16,7 @@ from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Cycles of an SM for one of a row's flags that are combined (``all``), from Falcon-7B [estimate, +-10 %].
 COMBINED = 0.144
@@ -109,4 +109,4 @@ def _widened(part: str, values: int, s: Shard) -> tuple[Launch, ...]:
 def _rounded(part: str, values: float, s: Shard) -> tuple[Launch, ...]:
     if s.implementation.dtype == "fp32":
         return ()
-    return (streaming("unary", f"attention.{part}.round", values, writes=0.5, dtype="fp32"),)
+    return (rounded(f"attention.{part}.round", values),)

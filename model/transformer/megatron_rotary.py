@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer.rotary import rotated
 
 #: Kernels that make a table: cosine and sine in fp32, each times the factor, each rounded.
 TABLE = 6
@@ -24,7 +25,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and keys; nothing where the model or the implementation has none."""
     if not s.config.scaled_rotary:
         return _fused(s, "")
-    return tuple(launch for part, values in _parts(s) for launch in _unfused(s, f"rotary.unfused.{part}", values))
+    return tuple(launch for part, values in rotated(s) for launch in _unfused(s, f"rotary.unfused.{part}", values))
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
@@ -32,19 +33,13 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     if not s.config.scaled_rotary:
         return _fused(s, ".grad")
     return tuple(
-        launch for part, values in _parts(s) for launch in _unfused_backward(s, f"rotary.unfused.{part}.grad", values)
+        launch for part, values in rotated(s) for launch in _unfused_backward(s, f"rotary.unfused.{part}.grad", values)
     )
-
-
-def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
-    if not (s.config.rotary and s.implementation.rotary):
-        return ()
-    return tuple((part, s.tokens * n * s.config.head_dim) for part, n in (("query", s.heads), ("key", s.kv_heads)))
 
 
 def _fused(s: Shard, suffix: str) -> tuple[Launch, ...]:
     dtype = s.implementation.dtype
-    return tuple(streaming("rope", f"rotary.{part}{suffix}", values, dtype=dtype) for part, values in _parts(s))
+    return tuple(streaming("rope", f"rotary.{part}{suffix}", values, dtype=dtype) for part, values in rotated(s))
 
 
 def _unfused(s: Shard, name: str, whole: int) -> tuple[Launch, ...]:

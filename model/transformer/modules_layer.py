@@ -29,7 +29,7 @@ from joulecast.model.transformer import (
     unfused_norm,
 )
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -118,7 +118,7 @@ def _attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tu
 
 def _attention_forward(s: Shard) -> tuple[Launch, ...]:
     """Attention, for which autocast rounds what linear layers gave in fp32."""
-    parts = (autocast_linear.rounded(f"attention.{part}", values) for part, values in _rounded_for_attention(s))
+    parts = (rounded(f"attention.{part}.round", values) for part, values in _rounded_for_attention(s))
     return (*masked_attention.repeated(s.between), *parts, *masked_attention.forward(s))
 
 
@@ -242,9 +242,7 @@ def residual_addition(name: str, s: Shard) -> Launch:
 
 def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of a block's result, rounded from a wider stream's."""
-    return (
-        (autocast_linear.rounded(f"{name}.grad", s.norm_tokens * s.config.hidden),) if s.implementation.autocast else ()
-    )
+    return (rounded(f"{name}.grad.round", s.norm_tokens * s.config.hidden),) if s.implementation.autocast else ()
 
 
 def _torchtitan(s: Shard) -> bool:

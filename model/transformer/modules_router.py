@@ -19,6 +19,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import masked_values, row_operators
 from joulecast.model.transformer.expert_rows import experts_of
+from joulecast.model.transformer.row_operators import rounded
 
 #: Operations on the chosen scores forward, and on their gradients; each reads about as much as it writes.
 CHOSEN = {
@@ -44,7 +45,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     widen = row_operators.widened("router.widen", scores, dtype)
     if experts.router == "sigmoid":
         return (product, widen, *_sigmoid(s), chosen, *_weights(s))
-    small = streaming("unary", "router.weights.round", tokens * experts.active, writes=0.5, dtype="fp32")
+    small = rounded("router.weights.round", tokens * experts.active)
     ends = _weights(s) if experts.wide_weights else (small,)
     return (product, widen, _softmax(tokens, experts.count, "fp32"), chosen, *ends)
 
@@ -67,8 +68,8 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         gradient = _softmax_gradient(tokens, experts.count, "fp32")
     if experts.router == "grouped sigmoid":
         return (*first, *_put(s, "fp32"), gradient, *_wide_product_backward(s, accumulate))
-    rounded = streaming("unary", "router.grad.round", scores, writes=0.5, dtype="fp32")
-    return (*first, *_put(s, "fp32"), gradient, rounded, *_product_backward(s, accumulate))
+    narrow = rounded("router.grad.round", scores)
+    return (*first, *_put(s, "fp32"), gradient, narrow, *_product_backward(s, accumulate))
 
 
 def _softmax(tokens: int, columns: int, dtype: str) -> Launch:
@@ -112,8 +113,7 @@ def _wide_product_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     wide = replace(s, tokens=tokens, implementation=replace(s.implementation, dtype="fp32"))
     products = eager.linear_backward("router", wide, experts.count, hidden, False, accumulate)
     sizes = (("weight", experts.count * hidden), ("tokens", tokens * hidden))
-    rounded = (streaming("unary", f"router.{name}.grad.round", n, writes=0.5, dtype="fp32") for name, n in sizes)
-    return (*products, *rounded)
+    return (*products, *(rounded(f"router.{name}.grad.round", n) for name, n in sizes))
 
 
 def _product_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:

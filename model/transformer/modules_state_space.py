@@ -7,10 +7,11 @@ again in its backward. Source: ``NemotronHMamba2Mixer.cuda_kernels_forward`` in 
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import autocast_linear, pytorch_norm, state_space
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.row_operators import rounded
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -46,6 +47,6 @@ def _parameters(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     launches: list[Launch] = []
     for name, size in state_space.scalars(s).items():
         done = "" if accumulate else name
-        launches.append(streaming("unary", f"{name}.grad.round", size, writes=0.5, dtype="fp32", completes=done))
+        launches.append(rounded(f"{name}.grad.round", size, completes=done))
         launches += eager.accumulation(name, size, s.implementation.dtype, accumulate)
     return tuple(launches)

@@ -10,18 +10,20 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 
 
-def _parts(s: Shard) -> tuple[tuple[str, int], tuple[str, int]]:
-    return ("query", s.heads), ("key", s.kv_heads)
+def rotated(s: Shard, key_heads: int | None = None) -> tuple[tuple[str, int], ...]:
+    """Values of queries and of keys (of ``key_heads`` where code has repeated some) that are rotated, if any are."""
+    if not (s.config.rotary and s.implementation.rotary):
+        return ()
+    heads = ("query", s.heads), ("key", s.kv_heads if key_heads is None else key_heads)
+    return tuple((part, s.tokens * count * s.config.head_dim) for part, count in heads)
 
 
 def rotary_forward(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and keys; nothing where the model or the implementation has none."""
-    if not (s.config.rotary and s.implementation.rotary):
-        return ()
     launches: list[Launch] = []
     dtype, fraction = s.implementation.dtype, s.config.rotary_fraction
-    for part, heads in _parts(s):
-        name, elements = f"rotary.{part}", s.tokens * heads * s.config.head_dim * fraction
+    for part, whole in rotated(s):
+        name, elements = f"rotary.{part}", whole * fraction
         launches += [
             streaming("strided_binary", f"{name}.cos", elements, dtype=dtype),
             streaming("strided_unary", f"{name}.neg", elements / 2, dtype=dtype),
@@ -30,19 +32,16 @@ def rotary_forward(s: Shard) -> tuple[Launch, ...]:
             streaming("strided_binary", f"{name}.add", elements, reads=2, dtype=dtype),
         ]
         if fraction < 1:
-            whole = s.tokens * heads * s.config.head_dim
             launches.append(streaming("cat", f"{name}.pass", whole, dtype=dtype))
     return tuple(launches)
 
 
 def rotary_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`rotary_forward`: autograd undoes the halves by slices filled with zeros."""
-    if not (s.config.rotary and s.implementation.rotary):
-        return ()
     launches: list[Launch] = []
     dtype, fraction = s.implementation.dtype, s.config.rotary_fraction
-    for part, heads in reversed(_parts(s)):
-        name, elements = f"rotary.{part}.grad", s.tokens * heads * s.config.head_dim * fraction
+    for part, whole in reversed(rotated(s)):
+        name, elements = f"rotary.{part}.grad", whole * fraction
         launches += [
             streaming("strided_binary", f"{name}.sin", elements, dtype=dtype),
             streaming("strided_unary", f"{name}.neg", elements / 2, dtype=dtype),
@@ -55,10 +54,8 @@ def rotary_backward(s: Shard) -> tuple[Launch, ...]:
             streaming("strided_binary", f"{name}.add", elements, reads=2, dtype=dtype),
         ]
         if fraction < 1:
-            whole = s.tokens * heads * s.config.head_dim
             launches.append(streaming("cat", f"{name}.pass", whole, dtype=dtype))
-    for part, heads in reversed(_parts(s)):  # from heads first to tokens first, as the joint projection has them
-        whole = s.tokens * heads * s.config.head_dim
+    for part, whole in reversed(rotated(s)):  # from heads first to tokens first, as the joint projection has them
         launches.append(streaming("strided_unary", f"rotary.{part}.grad.clone", whole, dtype=dtype))
     return tuple(launches)
 
@@ -67,9 +64,10 @@ def normed_parts(s: Shard) -> tuple[tuple[str, int, int], ...]:
     """Queries and keys as rows and columns that a norm takes; nothing without such norms."""
     if not s.config.qk_norm:
         return ()
+    heads = ("query", s.heads), ("key", s.kv_heads)
     if s.config.qk_norm_whole:
-        return tuple((part, s.tokens, heads * s.config.head_dim) for part, heads in _parts(s))
-    return tuple((part, s.tokens * heads, s.config.head_dim) for part, heads in _parts(s))
+        return tuple((part, s.tokens, count * s.config.head_dim) for part, count in heads)
+    return tuple((part, s.tokens * count, s.config.head_dim) for part, count in heads)
 
 
 def head_norm_forward(s: Shard) -> tuple[Launch, ...]:

@@ -87,7 +87,7 @@ def weighed(name: str, values: int, dtype: str) -> tuple[Launch, ...]:
     return (
         widened(f"{name}.widen", values, dtype),
         one_by_one("unary", f"{name}.weigh", values, WEIGH, dtype="fp32"),
-        streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32"),
+        rounded(f"{name}.round", values),
     )
 
 
@@ -98,13 +98,18 @@ def weighed_backward(name: str, values: int, dtype: str) -> tuple[Launch, ...]:
         one_by_one("unary", f"{name}.weigh", values, WEIGH, dtype="fp32"),
         streaming("mul", f"{name}.weights", values, reads=2, dtype="fp32"),
         streaming("reduce", f"{name}.weights.sum", values, writes=0, dtype="fp32"),
-        streaming("unary", f"{name}.round", values, writes=0.5, dtype="fp32"),
+        rounded(f"{name}.round", values),
     )
 
 
 def widened(name: str, values: float, dtype: str) -> Launch:
     """Values copied to fp32."""
     return one_by_one("unary", name, values, WIDEN, writes=2.0, dtype=dtype)
+
+
+def rounded(name: str, values: float, *, completes: str = "") -> Launch:
+    """Values in fp32 rounded to a type of two bytes."""
+    return streaming("unary", name, values, writes=0.5, dtype="fp32", completes=completes)
 
 
 def combined(name: str, tokens: int, chosen: int, hidden: int, dtype: str) -> Launch:

@@ -20,7 +20,7 @@ from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 from joulecast.model.transformer.unfused_attention import keys_and_values
 
 #: Cycles of an SM for a score in a row that is one value longer than its aligned ones: joined, its row's maximum found,
@@ -90,7 +90,7 @@ def _softmax(s: Shard) -> tuple[Launch, ...]:
     softmax = row_softmax(s)
     if dtype == "fp32":
         return (softmax,)
-    narrow = streaming("unary", "attention.softmax.round", scores, writes=0.5, dtype="fp32")
+    narrow = rounded("attention.softmax.round", scores)
     return (widened("attention.softmax.widen", scores, dtype), softmax, narrow)
 
 
@@ -126,7 +126,7 @@ def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
     scores, dtype, gradient = score_count(s), s.implementation.dtype, row_softmax_gradient(s)
     if dtype == "fp32":
         return gradient
-    narrow = streaming("unary", "attention.softmax.grad.round", scores, writes=0.5, dtype="fp32")
+    narrow = rounded("attention.softmax.grad.round", scores)
     return (widened("attention.softmax.grad.widen", scores, dtype), *gradient, narrow)
 
 

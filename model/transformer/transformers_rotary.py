@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import autocast_linear
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.rotary import rotated
+from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Cycles of an SM for a value: product with the cosine, sign of a half, joined halves, product with the sine, and their
 #: sum; products in the backward, copies of halves, sum, copy that turns. Kernels of three rows of
@@ -29,10 +29,7 @@ BUSY = 1.7
 
 
 def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
-    if not (s.config.rotary and s.implementation.rotary):
-        return ()
-    queries, keys = (s.tokens * heads * s.config.head_dim for heads in (s.heads, _key_heads(s)))
-    return ("query", queries), ("key", keys)
+    return rotated(s, _key_heads(s))
 
 
 def _key_heads(s: Shard) -> int:
@@ -157,7 +154,7 @@ def _mixed(s: Shard) -> tuple[Launch, ...]:
             _paced(f"{name}.sin", values, MIXED_SINE, s, writes=2),
             _paced(f"{name}.add", values, WIDE_SUM, s, reads=4, writes=2),
         ]
-    rounds = (autocast_linear.rounded(f"rotary.{part}", whole) for part, whole in _parts(s))
+    rounds = (rounded(f"rotary.{part}.round", whole) for part, whole in _parts(s))
     return (*launches, *rounds)
 
 
@@ -173,7 +170,7 @@ def _paired(s: Shard) -> tuple[Launch, ...]:
             _paced(f"{name}.sin", whole, MIXED_SINE, s, reads=2, writes=2),
             _paced(f"{name}.add", whole, WIDE_SUM, s, reads=4, writes=2),
         ]
-    return (*launches, *(autocast_linear.rounded(f"rotary.{part}", whole) for part, whole in _parts(s)))
+    return (*launches, *(rounded(f"rotary.{part}.round", whole) for part, whole in _parts(s)))
 
 
 def _paired_backward(s: Shard) -> tuple[Launch, ...]:
@@ -192,7 +189,7 @@ def _paired_backward(s: Shard) -> tuple[Launch, ...]:
             _paced(f"{name}.cos", whole, WIDE_PRODUCT, s, reads=2, writes=2),
             _paced(f"{name}.add", whole, SUM_GRADIENT, s, reads=4, writes=2),
         ]
-    return (*launches, *(autocast_linear.rounded(f"rotary.{part}.grad", whole) for part, whole in reversed(_parts(s))))
+    return (*launches, *(rounded(f"rotary.{part}.grad.round", whole) for part, whole in reversed(_parts(s))))
 
 
 def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
@@ -200,7 +197,7 @@ def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
     if not wide_table(s):
         return (_paced(name, values, PRODUCT_GRADIENT, s),)
     wide = _paced(name, values, WIDE_PRODUCT, s, reads=2, writes=2)
-    return (wide, autocast_linear.rounded(name, values))
+    return (wide, rounded(f"{name}.round", values))
 
 
 def turned(part: str, s: Shard) -> tuple[Launch, ...]:

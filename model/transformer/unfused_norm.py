@@ -18,7 +18,7 @@ from dataclasses import replace
 from joulecast.model.framework.launches import ONE_BY_ONE, Launch, column_sums, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Streaming
-from joulecast.model.transformer.row_operators import MIXED, widened
+from joulecast.model.transformer.row_operators import MIXED, rounded, widened
 
 #: Cycles of an SM for a value that PyTorch's kernels handle one by one: a product with its row's or its column's
 #: number, and a row's number spread over the row. From three rows of that recording, 17 to 50 kernels each; the rows
@@ -108,7 +108,7 @@ def _weighed_backward(name: str, s: Shard, rows: int, columns: int, completes: s
     column_sum = column_sums(f"{name}.gamma.grad", rows, columns, wide, done)
     if formula == "rounded":
         return (by_column(f"{name}.grad.weighed", values, dtype), product, column_sum, *widened_)
-    narrow = streaming("unary", f"{name}.gamma.round", columns, writes=0.5, dtype="fp32", completes=completes)
+    narrow = rounded(f"{name}.gamma.round", columns, completes=completes)
     ends = (column_sum, narrow) if widened_ else (column_sum,)
     if formula == "mixed":
         return (*widened_, _by_weight(f"{name}.grad.weighed", s, values), product, *ends)
@@ -180,7 +180,7 @@ def _widened(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
 def _rounded(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
     if s.implementation.dtype == "fp32":
         return ()
-    return (streaming("unary", name, values, writes=0.5, dtype="fp32"),)
+    return (rounded(name, values),)
 
 
 def by_row(name: str, values: int) -> Launch:

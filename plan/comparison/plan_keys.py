@@ -17,19 +17,19 @@ def as_written(found: Mapping[str, Values]) -> dict[str, Values]:
     """Keys of the checked plan, and their values, under the names and in the units of the file."""
     written: dict[str, Values] = {}
     for key, values in found.items():
-        name, convert = WRITTEN.get(key, (key, _plain))
+        name, convert = WRITTEN.get(key, (key, _as_table))
         own = {name: tuple(map(convert, values))} if key != WIDE else _wide(values)
         written |= {name: values for name, values in own.items() if any(value != values[0] for value in values)}
     return written
 
 
-def _plain(value: Any) -> Any:
+def _as_table(value: Any) -> Any:
     """Pairs as a table, nothing as ``None``."""
     if not isinstance(value, list | tuple):
         return value
     if value and all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value):
-        return {key: _plain(one) for key, one in value}
-    return list(map(_plain, value)) or None
+        return {key: _as_table(one) for key, one in value}
+    return list(map(_as_table, value)) or None
 
 
 def _clocks(value: Sequence[Any]) -> Any:
@@ -63,26 +63,26 @@ def _leading(pattern: Sequence[bool]) -> int:
 WIDE = "workload.model.wide_pattern"
 #: Keys of a checked plan that its file writes otherwise: its name there, and its value.
 WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "workload.model_name": ("workload.model", _plain),
-    "workload.narrow.recipe": ("workload.fp8_recipe", _plain),
+    "workload.model_name": ("workload.model", _as_table),
+    "workload.narrow.recipe": ("workload.fp8_recipe", _as_table),
     "workload.narrow.parameters": ("workload.fp8_param_gather", bool),
     "workload.lora.targets": ("workload.lora.target_modules", _modules),
-    "workload.lora.dtype": ("workload.lora.precision", _plain),
+    "workload.lora.dtype": ("workload.lora.precision", _as_table),
     "workload.lora.base": ("workload.lora.base_precision", lambda base: base or None),
-    "workload.lora.double_quantised": ("workload.lora.double_quantisation", _plain),
-    "workload.expert_load": ("workload.moe_load_imbalance", _plain),
-    "overlap.windows": ("overlap.window", _plain),
+    "workload.lora.double_quantised": ("workload.lora.double_quantisation", _as_table),
+    "workload.expert_load": ("workload.moe_load_imbalance", _as_table),
+    "overlap.windows": ("overlap.window", _as_table),
     "overlap.grad_bucket_bytes": ("overlap.grad_bucket_mb", _times(2.0**-20)),
-    "implementation.recompute_modules": ("schedule.recompute_modules", _plain),
-    "implementation.recompute_interval": ("schedule.recompute_interval", _plain),
-    "implementation.recompute_stops_early": ("schedule.recompute_stops_early", _plain),
+    "implementation.recompute_modules": ("schedule.recompute_modules", _as_table),
+    "implementation.recompute_interval": ("schedule.recompute_interval", _as_table),
+    "implementation.recompute_stops_early": ("schedule.recompute_stops_early", _as_table),
     "power.clocks_mhz": ("power.clock_mhz", _clocks),
-    "cluster.network": ("network.name", _plain),
+    "cluster.network": ("network.name", _as_table),
     "cluster.links.nic_bytes_per_s": ("network.nic_gbit_per_s", _times(1.0 / GIGABIT_BYTES)),
-    "cluster.links.nics_per_domain": ("network.nics_per_node", _plain),
+    "cluster.links.nics_per_domain": ("network.nics_per_node", _as_table),
     "cluster.links.step_latency_s": ("network.step_latency_us", _times(1e6)),
     **{
-        f"cluster.links.{name}": (f"network.{name}", _plain)
+        f"cluster.links.{name}": (f"network.{name}", _as_table)
         for name in ("efficiency", "oversubscription", "jitter", "nvls", "sharp")
     },
 }

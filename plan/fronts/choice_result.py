@@ -103,8 +103,14 @@ class JointChoice:
         """Plain data: by part a list of clocks with their points, each with its knobs as a table."""
         parts = {
             part: [
-                {"clock_mhz": at.clock_mhz, "points": [_plain(*pair) for pair in zip(at.points, ends, strict=True)]}
-                for at, ends in zip(clocks, self.intervals[part], strict=True)
+                {
+                    "clock_mhz": at.clock_mhz,
+                    "points": [
+                        {**_figures(point, ends), "knobs": dict(point.knobs)}
+                        for point, ends in zip(at.points, every, strict=True)
+                    ],
+                }
+                for at, every in zip(clocks, self.intervals[part], strict=True)
             ]
             for part, clocks in self.parts.items()
         }
@@ -123,10 +129,6 @@ class JointChoice:
     def to_frame(self) -> pd.DataFrame:
         """The same as a table; needs pandas."""
         return data_frame(self.lines())
-
-
-def _plain(point: Choice, ends: PlanInterval) -> dict[str, Any]:
-    return {**_figures(point, ends), "knobs": dict(point.knobs)}
 
 
 def _figures(point: Choice, ends: PlanInterval) -> dict[str, Any]:

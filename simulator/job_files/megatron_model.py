@@ -44,7 +44,7 @@ def read_model(flags: Flags, draft: Draft) -> None:
         A size that is missing, or that cannot be.
     """
     sizes = _Sizes(flags)
-    _plain(sizes)
+    _widths(sizes)
     _attention(sizes)
     experts = flags.whole("--num-experts", least=0) or 0
     if experts > flags.on("--deepspeed"):  # there, one expert is an ordinary MLP
@@ -73,7 +73,7 @@ class _Sizes:
         self.found[key] = Setting(value, flag if line else f"Megatron's default without {flag}", line)
 
 
-def _plain(sizes: _Sizes) -> None:
+def _widths(sizes: _Sizes) -> None:
     """Widths, the MLP, norms and biases."""
     flags, put = sizes.flags, sizes.put
     layers = "--num-layers" if flags.line("--num-layers") else "--encoder-num-layers"

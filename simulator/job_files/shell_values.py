@@ -143,7 +143,7 @@ class _Pieces:
                 at = end + 1
             elif letter == "`":
                 end = raw.find("`", at + 1)
-                self._add(f"{COMPUTED}{_plain(raw[at : end + 1])}{END}")
+                self._add(f"{COMPUTED}{_readable(raw[at : end + 1])}{END}")
                 at = end + 1 if end > 0 else len(raw)
             elif letter == "$":
                 at = self._expansion(raw, at, quoted)
@@ -159,7 +159,7 @@ class _Pieces:
             return end
         if raw.startswith("$(", at):
             end = _end_of_bracket(raw, at + 1)
-            self._add(f"{COMPUTED}{_plain(raw[at:end])}{END}")
+            self._add(f"{COMPUTED}{_readable(raw[at:end])}{END}")
             return end
         if raw.startswith("${", at):
             end = _end_of_bracket(raw, at + 1)
@@ -174,7 +174,7 @@ class _Pieces:
     def _parameter(self, inside: str) -> Value:
         """``${…}``: a variable, an array, or one with a default."""
         match = _PARAMETER.fullmatch(inside)
-        unknown = Spot(f"{COMPUTED}${{{_plain(inside)}}}{END}", self._line)
+        unknown = Spot(f"{COMPUTED}${{{_readable(inside)}}}{END}", self._line)
         if match is None or match[1]:
             return unknown
         name, index, rest = match[2], match[3], match[4]
@@ -231,7 +231,7 @@ def _split(text: str) -> list[str]:
     return re.findall(rf"(?:[{UNSET}{COMPUTED}][^{END}]*{END}|\S)+", text)
 
 
-def _plain(text: str) -> str:
+def _readable(text: str) -> str:
     return re.sub(f"[{UNSET}{COMPUTED}{END}]", "", " ".join(text.split()))[:80]
 
 
@@ -293,7 +293,7 @@ def arithmetic(expression: str, variables: Variables, line: int) -> str:
     try:
         return str(int(_value(ast.parse(text.strip().replace("/", "//"), mode="eval").body)))
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return f"{COMPUTED}$(({_plain(expression)})){END}"
+        return f"{COMPUTED}$(({_readable(expression)})){END}"
 
 
 def _value(node: ast.expr) -> int:
