@@ -11,6 +11,7 @@ import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from joulecast.errors import InputError
 from joulecast.files import read_text
 from joulecast.plan.knobs.options import Option
-from joulecast.tables import reading_csv
+from joulecast.tables import Line, reading_csv
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
 RANK_COLUMNS = ("rank", "dp_rank", "pp_rank", "tp_rank")
@@ -39,7 +40,7 @@ MOST_DIGITS = 9
 class ProfileLine:
     """One line of a profile."""
 
-    line: int
+    at: Line
     stage: int
     instruction: str
     clock_mhz: float
@@ -104,23 +105,18 @@ def load_profile(path: str | Path, stages: Sequence[int] | None = None) -> Profi
     """
     file = str(path)
     lines = _read(path)
-    _refuse_duplicates(lines, file)
-    _refuse_mixed_units(lines, file)
+    _refuse_duplicates(lines)
+    _refuse_mixed_units(lines)
     present = sorted({line.stage for line in lines})
     # Without a list every stage up to the highest is needed; of more than there are, one is missing.
     wanted = sorted(set(stages)) if stages is not None else range(min(present[-1] + 1, len(present) + 1))
     for stage in wanted:
         if stage not in present:
             has = ", ".join(map(str, present))
-            raise InputError(
-                f"stage {stage} is missing",
-                file=file,
-                line=next((line.line for line in lines if line.stage > stage), lines[-1].line),
-                key="stage",
-                remedy=f"The file has stages {has}; measure it.",
-            )
+            after = next((line for line in lines if line.stage > stage), lines[-1])
+            raise after.at.error(f"stage {stage} is missing", "stage", f"The file has stages {has}; measure it.")
     used = [line for line in lines if line.stage in wanted]
-    _refuse_missing(used, file)
+    _refuse_missing(used)
     return Profile(_options(used), len({line.gpu for line in used if line.stage == wanted[0]}), file)
 
 
@@ -130,104 +126,75 @@ def _read(path: str | Path) -> list[ProfileLine]:
 
 
 def _lines(reader: Any, file: str) -> list[ProfileLine]:
-    header = [name.strip() for name in next(reader, [])]
+    header, first = [name.strip() for name in next(reader, [])], Line({}, file, 1)
     for name in COLUMNS:
         if name not in header:
-            raise InputError(
-                f"the column {name!r} is missing",
-                file=file,
-                line=1,
-                key=name,
-                remedy=f"The first line must name the columns {','.join(COLUMNS)}.",
-            )
+            remedy = f"The first line must name the columns {','.join(COLUMNS)}."
+            raise first.error(f"the column {name!r} is missing", name, remedy)
     for name in header:
         if name not in (*COLUMNS, *RANK_COLUMNS) or header.count(name) > 1:
-            raise InputError(
-                f"unexpected column {name!r}",
-                file=file,
-                line=1,
-                key=name,
-                remedy=f"Known: {', '.join((*COLUMNS, *RANK_COLUMNS))}, each once.",
-            )
-    lines = [_line(file, reader.line_num, header, cells) for cells in reader if any(cell.strip() for cell in cells)]
+            remedy = f"Known: {', '.join((*COLUMNS, *RANK_COLUMNS))}, each once."
+            raise first.error(f"unexpected column {name!r}", name, remedy)
+    lines = [
+        _parsed(_line(file, reader.line_num, header, cells)) for cells in reader if any(cell.strip() for cell in cells)
+    ]
     if not lines:
-        raise InputError("no measurement in it", file=file, line=1, remedy="Give one line for each clock.")
+        raise first.error("no measurement in it", remedy="Give one line for each clock.")
     return lines
 
 
-def _line(file: str, number: int, header: Sequence[str], cells: Sequence[str]) -> ProfileLine:
+def _line(file: str, number: int, header: Sequence[str], cells: Sequence[str]) -> Line:
     if len(cells) != len(header):
         raise InputError(f"{len(cells)} values for {len(header)} columns", file=file, line=number, remedy="Correct it.")
-    row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
-    values = {name: _number(file, number, name, row[name]) for name in UNITS}
+    return Line(dict(zip(header, (cell.strip() for cell in cells), strict=True)), file, number)
+
+
+def _parsed(line: Line) -> ProfileLine:
+    values = {name: _number(line, name) for name in UNITS}
     for name, value in values.items():
         if value <= 0.0:
-            raise InputError(
-                f"the {name} is {row[name]}",
-                file=file,
-                line=number,
-                key=name,
-                remedy="It must be above 0: measure again.",
-            )
+            raise line.error(f"the {name} is {line[name]}", name, "It must be above 0: measure again.")
     if not CLOCKS_MHZ[0] <= values["frequency"] <= CLOCKS_MHZ[1]:
-        raise InputError(
-            f"{row['frequency']} MHz is not the clock of a GPU",
-            file=file,
-            line=number,
-            key="frequency",
-            remedy="Give clocks in MHz.",
-        )
-    if not row["instruction"]:
-        raise InputError("no instruction", file=file, line=number, key="instruction", remedy="Name it, like forward.")
-    stage = _index(file, number, "stage", row["stage"])
-    gpu = tuple(_index(file, number, name, row[name]) for name in RANK_COLUMNS if name in row)
-    if "pp_rank" in row and _index(file, number, "pp_rank", row["pp_rank"]) != stage:
-        raise InputError(
-            f"stage {stage} on pipeline rank {row['pp_rank']}",
-            file=file,
-            line=number,
-            key="pp_rank",
-            remedy="They must be the same.",
-        )
+        raise line.error(f"{line['frequency']} MHz is not the clock of a GPU", "frequency", "Give clocks in MHz.")
+    if not line["instruction"]:
+        raise line.error("no instruction", "instruction", "Name it, like forward.")
+    stage = _index(line, "stage")
+    gpu = tuple(_index(line, name) for name in RANK_COLUMNS if name in line.cells)
+    if "pp_rank" in line.cells and _index(line, "pp_rank") != stage:
+        raise line.error(f"stage {stage} on pipeline rank {line['pp_rank']}", "pp_rank", "They must be the same.")
     return ProfileLine(
-        number, stage, row["instruction"].lower(), values["frequency"], values["time"], values["energy"], gpu
+        line, stage, line["instruction"].lower(), values["frequency"], values["time"], values["energy"], gpu
     )
 
 
-def _number(file: str, line: int, key: str, text: str) -> float:
+def _number(line: Line, key: str) -> float:
     try:
-        value = float(text)
+        value = float(line[key])
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(
-            f"{text!r} is not a number", file=file, line=line, key=key, remedy=f"Give {UNITS[key]} without a unit."
-        )
+        raise line.error(f"{line[key]!r} is not a number", key, f"Give {UNITS[key]} without a unit.")
     return value
 
 
-def _index(file: str, line: int, key: str, text: str) -> int:
+def _index(line: Line, key: str) -> int:
+    text = line[key]
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
-        raise InputError(f"{text!r} is not a {key}", file=file, line=line, key=key, remedy="Count from 0.")
+        raise line.error(f"{text!r} is not a {key}", key, "Count from 0.")
     return int(text)
 
 
-def _refuse_duplicates(lines: Iterable[ProfileLine], file: str) -> None:
+def _refuse_duplicates(lines: Iterable[ProfileLine]) -> None:
     seen: dict[tuple[object, ...], int] = {}
     for row in lines:
         key = (row.stage, row.instruction, row.clock_mhz, row.gpu)
         if key in seen:
             what = f"{row.instruction} of stage {row.stage} at {row.clock_mhz:g} MHz"
-            raise InputError(
-                f"{what} stands twice, first in line {seen[key]}",
-                file=file,
-                line=row.line,
-                remedy="Keep one of them.",
-            )
-        seen[key] = row.line
+            raise row.at.error(f"{what} stands twice, first in line {seen[key]}", remedy="Keep one of them.")
+        seen[key] = row.at.number
 
 
-def _refuse_mixed_units(lines: Sequence[ProfileLine], file: str) -> None:
+def _refuse_mixed_units(lines: Sequence[ProfileLine]) -> None:
     """Values a hundred times off their like: time among the clocks of one instruction, clock and power in the file."""
     same: dict[tuple[int, str], list[float]] = {}
     for row in lines:
@@ -235,13 +202,8 @@ def _refuse_mixed_units(lines: Sequence[ProfileLine], file: str) -> None:
     usual = {key: median(times) for key, times in same.items()}
     power = median(row.energy_j / row.time_s for row in lines)
     if not POWER_W[0] <= power <= POWER_W[1]:
-        raise InputError(
-            f"energy over time is {power:.3g} W, which no GPU draws",
-            file=file,
-            line=lines[0].line,
-            key="energy",
-            remedy="Give times in seconds and energies in joules.",
-        )
+        wrong = f"energy over time is {power:.3g} W, which no GPU draws"
+        raise lines[0].at.error(wrong, "energy", "Give times in seconds and energies in joules.")
     for row in lines:
         off = {
             "time": row.time_s / usual[row.stage, row.instruction],
@@ -250,16 +212,11 @@ def _refuse_mixed_units(lines: Sequence[ProfileLine], file: str) -> None:
         for key, ratio in off.items():
             if not 1.0 / MIXED_UNITS <= ratio <= MIXED_UNITS:
                 what = f"the {key} {row.time_s if key == 'time' else row.energy_j:g}"
-                raise InputError(
-                    f"{what} is {ratio:.3g} times what others suggest: units are mixed",
-                    file=file,
-                    line=row.line,
-                    key=key,
-                    remedy="Give MHz, seconds and joules everywhere.",
-                )
+                wrong = f"{what} is {ratio:.3g} times what others suggest: units are mixed"
+                raise row.at.error(wrong, key, "Give MHz, seconds and joules everywhere.")
 
 
-def _refuse_missing(lines: Sequence[ProfileLine], file: str) -> None:
+def _refuse_missing(lines: Sequence[ProfileLine]) -> None:
     """Every stage needs the same instructions, GPUs and clocks."""
     stages = sorted({row.stage for row in lines})
     instructions = list(dict.fromkeys(row.instruction for row in lines))
@@ -267,25 +224,14 @@ def _refuse_missing(lines: Sequence[ProfileLine], file: str) -> None:
     have = {(row.stage, row.instruction, row.clock_mhz, row.gpu) for row in lines}
     gpus = {stage: sorted({row.gpu for row in lines if row.stage == stage}) for stage in stages}
     for stage in stages:
-        last = max(row.line for row in lines if row.stage == stage)
+        last = max((row.at for row in lines if row.stage == stage), key=lambda line: line.number)
         if len(gpus[stage]) != len(gpus[stages[0]]):
-            raise InputError(
-                f"stage {stage} has {len(gpus[stage])} GPUs, stage {stages[0]} has {len(gpus[stages[0]])}",
-                file=file,
-                line=last,
-                remedy="Measure as many GPUs of every stage.",
-            )
-        for name in instructions:
-            for clock in clocks:
-                for gpu in gpus[stage]:
-                    if (stage, name, clock, gpu) not in have:
-                        raise InputError(
-                            f"{name} of stage {stage} is missing at {clock:g} MHz, where others were measured",
-                            file=file,
-                            line=last,
-                            key="frequency",
-                            remedy="Measure every instruction at the same clocks.",
-                        )
+            wrong = f"stage {stage} has {len(gpus[stage])} GPUs, stage {stages[0]} has {len(gpus[stages[0]])}"
+            raise last.error(wrong, remedy="Measure as many GPUs of every stage.")
+        for name, clock, gpu in product(instructions, clocks, gpus[stage]):
+            if (stage, name, clock, gpu) not in have:
+                wrong = f"{name} of stage {stage} is missing at {clock:g} MHz, where others were measured"
+                raise last.error(wrong, "frequency", "Measure every instruction at the same clocks.")
 
 
 def _options(lines: Iterable[ProfileLine]) -> dict[tuple[int, str], tuple[Option, ...]]:
