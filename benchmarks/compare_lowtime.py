@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecast.plan.exact.exact_front import Front, exact_front
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.front import Front
 from joulecast.plan.fronts.profile_front import problem_from_profile
 
 LOWTIME = "lowtime==0.3.0"

@@ -7,8 +7,8 @@ To read, in this order:
 - ``parametric_flow``: the lower bound, with ``parametric_flow_kernels``.
 - ``rounding``: discrete plans along it, with ``rounding_kernels``; ``plan_search`` improves them.
 - ``simple_plans``: plans with few different choices, with ``tied_kernels``.
-- ``exact_front``: all of this together, held to conservation laws by ``front_guards``; ``front_intervals``: how sure
-  its plans are, as ``plan_ends`` names it.
+- ``exact_front``: all of this together, a ``front``, held to conservation laws by ``front_guards``;
+  ``front_intervals``: how sure its plans are, as ``plan_ends`` names it.
 - ``exports``: fronts as schedulers read them.
 
 Modules named ``…_kernels`` are inner loops that numba compiles where it is installed (``compiled``).

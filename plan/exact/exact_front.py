@@ -1,235 +1,19 @@
-"""The time-energy front of a graph of instructions: its exact lower bound, and discrete plans along it."""
+"""Finds the time-energy front of a graph of instructions: its exact lower bound, and discrete plans along it."""
 
 from __future__ import annotations
-
-from bisect import bisect_right
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from itertools import pairwise, zip_longest
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError, InputError
-from joulecast.extras import data_frame
+from joulecast.plan.exact.front import ROUNDING, Front, FrontPoint
 from joulecast.plan.exact.front_guards import check_curve, check_points
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import Plans, energy_best, rounded_plans
-from joulecast.plan.knobs.options import TIME_QUANTUM_S, Option, quanta
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from joulecast.plan.exact.plan_ends import PlanInterval
+from joulecast.plan.knobs.options import TIME_QUANTUM_S, quanta
 
 Float = NDArray[np.float64]
-
-#: Name of the plain form of a front, with its version.
-FORM = "joulecast-front-1"
-#: Relative distance between a lower bound and a plan's energy that is rounding of sums.
-_ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class FrontPoint:
-    """One plan.
-
-    Attributes
-    ----------
-    time_s, energy_j
-        Iteration time and energy of all GPUs, with the options' own times and energies.
-    lower_bound_j
-        Energy below which no plan of this time can be.
-    choice
-        Index of the option of every instruction, in the flat order of the graph, shape ``(n,)``.
-    """
-
-    time_s: float
-    energy_j: float
-    lower_bound_j: float
-    choice: NDArray[np.int32]
-
-    @property
-    def power_w(self) -> float:
-        """Mean power of all GPUs [W]."""
-        return self.energy_j / self.time_s
-
-    @property
-    def gap(self) -> float:
-        """Relative distance to the lower bound, 0 where it is but rounding."""
-        distance = self.energy_j / self.lower_bound_j - 1.0
-        return distance if abs(distance) > _ROUNDING else 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Front:
-    """Time-energy front of a problem.
-
-    Attributes
-    ----------
-    problem
-        Graph, options and waiting power.
-    curve
-        The exact least cost at every time.
-    plans
-        Discrete plans that none beats in time and in energy beyond waiting, fastest first. Those slower than the
-        energy-best one pay where the iteration cannot end earlier anyway.
-    """
-
-    problem: FrontProblem
-    curve: TimeCostCurve
-    plans: tuple[FrontPoint, ...]
-
-    def __repr__(self) -> str:
-        ends = " to ".join(
-            f"{point.time_s:.4g} s, {point.energy_j:.4g} J" for point in (self.points[0], self.points[-1])
-        )
-        return f"Front({len(self.points)} plans: {ends})"
-
-    @cached_property
-    def points(self) -> tuple[FrontPoint, ...]:
-        """Plans that none beats in time and energy, fastest first, the last one with the least energy."""
-        least, kept = np.inf, []
-        for plan in self.plans:
-            if plan.energy_j < least:
-                least = plan.energy_j
-                kept.append(plan)
-        return tuple(kept)
-
-    @cached_property
-    def intervals(self) -> tuple[PlanInterval, ...]:
-        """How sure each of the points is; none where options were measured, not forecast."""
-        if self.problem.kernels is None:
-            return ()
-        from joulecast.plan.exact.front_intervals import plan_intervals
-
-        taken = ([getattr(p, name) for p in self.points] for name in ("time_s", "energy_j"))
-        choices = [p.choice for p in self.points]
-        return plan_intervals(self.problem, self.problem.kernels, choices, *(np.array(t) for t in taken))
-
-    @cached_property
-    def lower_bound(self) -> tuple[Float, Float]:
-        """Breakpoints of the continuous front, from the fastest to the energy-best time, shape ``(b,)`` [s], [J]."""
-        last = energy_best(self.problem, self.curve)
-        time = self.curve.time_s[last:][::-1]
-        return time, self.curve.cost_j[last:][::-1] + self.problem.total_wait_power_w * time
-
-    def bound_j(self, time_s: float) -> float:
-        """Least energy of an iteration that takes ``time_s`` or less [J].
-
-        Raises
-        ------
-        InputError
-            No plan is so fast.
-        """
-        time, energy = self.lower_bound
-        if time_s < time[0] * (1.0 - _ROUNDING):
-            raise InputError(
-                f"no plan takes {time_s:g} s or less", key="--time-limit", remedy=f"The fastest takes {time[0]:.6g} s."
-            )
-        return float(np.interp(time_s, time, energy))
-
-    def at(self, time_s: float, key: str = "--time-limit") -> FrontPoint:
-        """The plan for an iteration that lasts until ``time_s`` whatever this job does: the slowest that fits.
-
-        Parameters
-        ----------
-        key
-            What asked for this time, for errors.
-
-        Raises
-        ------
-        InputError
-            No plan is so fast.
-        """
-        place = bisect_right(self._plan_times, time_s * (1.0 + 1e-12)) - 1
-        if place < 0:
-            fastest = self.plans[0].time_s
-            raise InputError(
-                f"no plan takes {time_s:g} s or less", key=key, remedy=f"The fastest takes {fastest:.6g} s."
-            )
-        return self.plans[place]
-
-    def energy_j(self, point: FrontPoint, time_s: float) -> float:
-        """Energy of a plan whose ranks wait until ``time_s`` [J]."""
-        return point.energy_j + self.problem.total_wait_power_w * (time_s - point.time_s)
-
-    def options(self, point: FrontPoint) -> list[list[Option]]:
-        """Chosen option of every instruction, by pipeline rank in order of execution."""
-        chosen = [self.problem.option(v, c) for v, c in enumerate(point.choice.tolist())]
-        ends = np.cumsum([0, *(len(order) for order in self.problem.dag.ranks)]).tolist()
-        return [chosen[a:b] for a, b in pairwise(ends)]
-
-    def clocks_mhz(self, point: FrontPoint) -> list[list[float | int]]:
-        """Clock of every instruction, by pipeline rank in order of execution; whole numbers where they are."""
-        return [[_whole(o.clock_mhz) for o in order] for order in self.options(point)]
-
-    def instructions(self) -> list[list[str]]:
-        """Kind of every instruction, by pipeline rank in order of execution."""
-        return [[i.kind for i in order] for order in self.problem.dag.ranks]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, as ``--json`` prints it: bound, points with their plans, kinds of instructions and notes."""
-        time, energy = (values.tolist() for values in self.lower_bound)
-        return {
-            "form": FORM,
-            "lower_bound": [{"time_s": t, "energy_j": e} for t, e in zip(time, energy, strict=True)],
-            "points": [self._point(*each) for each in zip_longest(self.points, self.intervals)],
-            "instructions": self.instructions(),
-            "notes": list(self.problem.notes),
-        }
-
-    def to_frame(self) -> pd.DataFrame:
-        """One line for each point: time, energy, lower bound and gap; needs pandas."""
-        return data_frame(self.rows())
-
-    def write(self, path: str | Path, form: str = "json") -> None:
-        """Write every plan as ``json``, ``csv`` or ``parquet``, or a folder for Zeus (``zeus-pfo``).
-
-        Raises
-        ------
-        InputError
-            An unknown format, a clock that is no whole number of MHz, or a file that cannot be written.
-        """
-        from joulecast.plan.exact.exports import export_front
-
-        gpus = self.problem.gpus_per_rank
-        export_front(self, path, form, copies=gpus, gpus_per_rank=gpus)
-
-    def rows(self) -> list[dict[str, float]]:
-        """One flat line for each point."""
-        return [
-            {
-                "time_s": p.time_s,
-                "energy_j": p.energy_j,
-                "power_w": p.power_w,
-                "lower_bound_j": p.lower_bound_j,
-                "gap": p.gap,
-                **_ends(i),
-            }
-            for p, i in zip_longest(self.points, self.intervals)
-        ]
-
-    def _point(self, point: FrontPoint, interval: PlanInterval | None) -> dict[str, Any]:
-        chosen = self.options(point)
-        entry: dict[str, Any] = {
-            "time_s": point.time_s,
-            "energy_j": point.energy_j,
-            "power_w": point.power_w,
-            "lower_bound_j": point.lower_bound_j,
-            **_ends(interval),
-            "plan": [[_whole(o.clock_mhz) for o in order] for order in chosen],
-        }
-        if any(o.knobs for order in chosen for o in order):
-            entry["knobs"] = [[dict(o.knobs) for o in order] for order in chosen]
-        return entry
-
-    @cached_property
-    def _plan_times(self) -> list[float]:
-        return [plan.time_s for plan in self.plans]
 
 
 def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_s: float | None = None) -> Front:
@@ -296,7 +80,7 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
     best = curve.time_s[last]
     at = np.minimum(rounded, best)
     bound = np.interp(at, curve.time_s[::-1], curve.cost_j[::-1]) + wait * at - wait * (rounded - plans.time_s)
-    if (energy < bound * (1.0 - _ROUNDING)).any():
+    if (energy < bound * (1.0 - ROUNDING)).any():
         number = int(np.argmax(bound - energy))
         raise GuardError(
             f"plan {number} of the front: {float(energy[number])!r} J, below the bound {float(bound[number])!r} J"
@@ -315,12 +99,3 @@ def _within_power(problem: FrontProblem, points: list[FrontPoint], limit_w: Floa
             "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."
         )
     return kept
-
-
-def _ends(interval: PlanInterval | None) -> dict[str, float]:
-    """Ends of a plan's intervals by name; none of what was measured."""
-    return {} if interval is None else asdict(interval)
-
-
-def _whole(value: float) -> float | int:
-    return int(value) if float(value).is_integer() else value

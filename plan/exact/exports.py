@@ -20,7 +20,7 @@ import numpy as np
 
 from joulecast.errors import InputError
 from joulecast.files import write_folder, write_text
-from joulecast.plan.exact.exact_front import Front, FrontPoint
+from joulecast.plan.exact.front import Front, FrontPoint
 from joulecast.plan.knobs.options import Option, OptionSet
 from joulecast.tables import csv_text, write_rows
 

@@ -18,7 +18,7 @@ from joulecast.plan.exact.problem import FrontProblem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from joulecast.plan.exact.exact_front import FrontPoint
+    from joulecast.plan.exact.front import FrontPoint
 
 Float = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.governor import settled_power_w
 from joulecast.plan.exact.dag import make_dag
-from joulecast.plan.exact.exact_front import Front
+from joulecast.plan.exact.front import Front
 from joulecast.plan.exact.front_intervals import OptionKernels
 from joulecast.plan.exact.problem import FrontProblem, make_problem
 from joulecast.plan.fronts.switching import front_of_problem

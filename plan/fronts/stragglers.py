@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.plan.exact.exact_front import Front, FrontPoint, exact_front
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.front import Front, FrontPoint
 from joulecast.plan.exact.problem import FrontProblem, make_problem
 from joulecast.plan.knobs.options import Option
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.plan.exact.exact_front import Front, exact_front
+from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.front import Front
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.simulator.schedules import OPTIMIZER
 

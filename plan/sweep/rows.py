@@ -19,7 +19,7 @@ from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space, digest
 from joulecast.simulator.closed_form.forecast import AT_ONCE, ClosedForm, Shared, closed_form, neighbours_key
-from joulecast.simulator.closed_form.layout import shape_of
+from joulecast.simulator.closed_form.shape import shape_of
 from joulecast.simulator.closed_form.trust import doubt
 from joulecast.simulator.instructions.footprints import footprints_of
 from joulecast.simulator.iteration.site_model import SiteModel, site_model

@@ -2,8 +2,8 @@
 
 Plans that differ in anything are forecast in steps, by :func:`closed_form` of ``forecast``:
 
-1. *Rows* (``layout``). Ranks of a plan that do the same are one rank row, and equal chunks of such a rank one stage
-   row. Rows of all plans lie one after another in flat arrays; those with equal work are evaluated once.
+1. *Rows* (``layout``, by ``shape``). Ranks of a plan that do the same are one rank row, and equal chunks of such a
+   rank one stage row. Rows of all plans lie one after another in flat arrays; those with equal work are evaluated once.
 2. *Parts* (``tabulated``, by ``keys``). A stage's instruction is a sum of few distinct parts, such as
    ``ends + layers · layer``: its recipe. Each part is lowered once, and tabulated on a grid of clocks. A rank's tail is
    what follows its last backward; the drain is what of it the rank before waits for.

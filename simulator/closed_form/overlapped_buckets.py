@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.simulator.closed_form.keys import kind_number, with_whole_backward
-from joulecast.simulator.closed_form.layout import Layout, RankKind
+from joulecast.simulator.closed_form.layout import Layout
+from joulecast.simulator.closed_form.shape import RankKind
 from joulecast.simulator.closed_form.tabulated import Parts, Tails
 from joulecast.simulator.instructions.overlap import drag_beside
 from joulecast.simulator.instructions.overlapped_buckets import CARRIED, beyond_s

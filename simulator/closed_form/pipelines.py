@@ -23,9 +23,10 @@ from joulecast.simulator.closed_form.clocks import (
     row_starts,
 )
 from joulecast.simulator.closed_form.keys import goes_round, transfer_key, with_whole_backward
-from joulecast.simulator.closed_form.layout import Layout, in_phases, power_keys
+from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.pipeline_formula import StageTimes, iteration_time_s, length_s
 from joulecast.simulator.closed_form.pipeline_walk import Order, walked
+from joulecast.simulator.closed_form.shape import in_phases, power_keys
 from joulecast.simulator.closed_form.tabulated import Parts
 from joulecast.simulator.closed_form.trust import has_uneven_chunks
 from joulecast.simulator.closed_form.work import Work

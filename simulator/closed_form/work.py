@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from joulecast.model.power.governor import settled_power_w
 from joulecast.simulator.closed_form.clocks import interpolated
 from joulecast.simulator.closed_form.keys import pace_key
-from joulecast.simulator.closed_form.layout import Layout, in_phases
+from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.overlapped_buckets import overlapped_communication
 from joulecast.simulator.closed_form.own_clocks import tables_at_mean_clock
+from joulecast.simulator.closed_form.shape import in_phases
 from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.fluid.prepared import lag_at_lock, lag_of
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from joulecast.calibrate.meter.loop import Meter
     from joulecast.kernels import Gpu
     from joulecast.plan.comparison.compare import Comparison
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front import Front
     from joulecast.plan.fronts.choice_result import JointChoice
     from joulecast.plan.knobs.front_space import FrontSpace
     from joulecast.plan.sweep.result import SweepResult

@@ -10,7 +10,7 @@ from command import status_of
 from joulecast.calibrate.devices import locator_of
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
-from joulecast.commands import doctor
+from joulecast.command_line import machine
 from joulecast.errors import DeviceError
 
 FIT = {"scipy", "tomlkit", "pandas", "torch", "triton"}
@@ -81,8 +81,8 @@ def test_what_can_be_measured_and_why_not(tmp_path):
     parts = card(tmp_path, "amd.json")
 
     def can(*locators, present=FIT, vendor="nvml:"):
-        cards = [{**one, "locator": vendor + one["locator"]} for one in doctor.examine_cards(locators)]
-        return doctor.abilities(set(present), cards)
+        cards = [{**one, "locator": vendor + one["locator"]} for one in machine.examine_cards(locators)]
+        return machine.abilities(set(present), cards)
 
     bare = can(well, present=FIT - {"torch", "triton"}, vendor="")  # a simulated card needs neither
     assert bare["calibrate --passive"] == "yes" == bare["measure kernels with given tiles"]

@@ -475,7 +475,7 @@ def test_a_front_shows_how_sure_its_plans_are(front, iteration):
 
 
 def test_a_measured_front_has_no_band(front):
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front import Front
     from joulecast.reports.charts.front import BAND, front_chart, point_text
     from joulecast.reports.pages.front import front_page
 

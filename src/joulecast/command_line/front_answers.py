@@ -14,7 +14,7 @@ from joulecast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from joulecast.command_line.output import Rows
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front import Front
     from joulecast.plan.knobs.front_space import FrontSpace
     from joulecast.plan.limits.power_limits import JobPoint
     from joulecast.plan.limits.rank_limits import RankLimitFront

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from joulecast.command_line import output
 
 if TYPE_CHECKING:
-    from joulecast.plan.exact.exact_front import Front, FrontPoint
+    from joulecast.plan.exact.front import Front, FrontPoint
     from joulecast.plan.limits.power_limits import JobPoint
     from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits
 

@@ -10,7 +10,7 @@ from joulecast.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from joulecast.command_line.front_asked import FrontAsked
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front import Front
     from joulecast.plan.exact.problem import FrontProblem
     from joulecast.plan.fronts.stragglers import StragglerRow
     from joulecast.plan.limits.power_limits import JobPoint

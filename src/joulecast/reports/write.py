@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from joulecast.calibrate.descriptions.describe import RowsFit
     from joulecast.model.hardware.description import GpuDescription
     from joulecast.plan.comparison.compare import Comparison
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front import Front
     from joulecast.plan.limits.power_limits import JobPoint
     from joulecast.plan.limits.rank_limits import RankLimitFront
     from joulecast.plan.sweep.result import SweepResult

@@ -14,7 +14,7 @@ from joulecast.reports.series.slots import crowded
 from joulecast.reports.series.timeline import limits_w
 
 if TYPE_CHECKING:
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front import Front
     from joulecast.reports.series.front import FrontSeries
     from joulecast.simulator.iteration.result import Iteration
 

@@ -25,7 +25,7 @@ from joulecast.reports.series.timeline import limit_words, limits_w
 from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
 
 if TYPE_CHECKING:
-    from joulecast.plan.exact.exact_front import Front
+    from joulecast.plan.exact.front import Front
     from joulecast.plan.exact.plan_ends import PlanInterval
     from joulecast.simulator.iteration.result import Iteration
 

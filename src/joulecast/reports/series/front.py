@@ -17,7 +17,7 @@ from joulecast.reports.palette import word
 from joulecast.reports.saved import number_of
 
 if TYPE_CHECKING:
-    from joulecast.plan.exact.exact_front import Front, FrontPoint
+    from joulecast.plan.exact.front import Front, FrontPoint
     from joulecast.plan.exact.plan_ends import PlanInterval
     from joulecast.plan.knobs.options import Option
     from joulecast.simulator.iteration.result import Iteration

@@ -14,7 +14,7 @@ from joulecast.simulator.events.segments import COMMUNICATION
 from joulecast.simulator.instructions.kernel_segments import MARKER
 
 if TYPE_CHECKING:
-    from joulecast.plan.exact.exact_front import Front, FrontPoint
+    from joulecast.plan.exact.front import Front, FrontPoint
     from joulecast.simulator.events.timeline import Timeline
     from joulecast.simulator.iteration.result import Iteration
     from joulecast.simulator.traces.kernel_timeline import KernelTimeline
