@@ -74,7 +74,7 @@ def learn_correction(residual: Array, weight: Array, observed: Observed, noise: 
             np.linalg.inv(_covariance(structure, place, observed.workload, noise, weight)), dtype=np.float64
         )
         factor = inverse @ residual
-        error = float((np.abs(_left_out(inverse, factor, groups)) * np.minimum(weight, 1.0)).sum())
+        error = float((np.abs(left_out_errors(inverse, factor, groups)) * np.minimum(weight, 1.0)).sum())
         if error < least:
             least = error
             best = Correction(structure, place, observed.workload, noise, inverse, factor)
@@ -98,8 +98,16 @@ def _covariance(structure: Structure, place: Array, workload: NDArray[np.intp], 
     return np.asarray((alike + np.diag(alone)) * np.outer(noise, noise))
 
 
-def _left_out(inverse: Array, factor: Array, groups: NDArray[np.intp]) -> Array:
-    """Error of forecasting all rows of a setting from those of the others, for every setting (block identity)."""
+def left_out_errors(inverse: Array, factor: Array, groups: NDArray[np.intp]) -> Array:
+    """Errors of forecasting the values y of each group from all others: ``((C⁻¹)_gg)⁻¹·(C⁻¹·y)_g``.
+
+    Parameters
+    ----------
+    inverse, factor
+        C⁻¹ of the covariance C, and C⁻¹·y.
+    groups
+        Number of each value's group, from 0.
+    """
     errors = np.empty_like(factor)
     for group in range(int(groups.max()) + 1):
         rows = np.flatnonzero(groups == group)

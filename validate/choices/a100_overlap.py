@@ -228,7 +228,7 @@ def _nearest(row: LayerRow, known: Sequence[LayerRow]) -> Prediction:
     away += np.abs(np.log2(columns[3] / row.threads))
     closest = [usable[i] for i in np.flatnonzero(away <= away.min() + 1e-9)]
     mean = _readings(closest)
-    return _without_ends(float(mean.time_s.mean()), float(mean.energy_j.mean()))
+    return Prediction.of_work(float(mean.time_s.mean()), float(mean.energy_j.mean()))
 
 
 def _scaled(read: Sequence[LayerRow], default: Sequence[LayerRow]) -> Callable[[LayerRow], Prediction]:
@@ -246,13 +246,9 @@ def _scaled(read: Sequence[LayerRow], default: Sequence[LayerRow]) -> Callable[[
         same = known.get(row.key)
         if same is None or same.time_s is None or same.energy_j is None:
             return Prediction()
-        return _without_ends(same.time_s * of_time, same.energy_j * of_energy)
+        return Prediction.of_work(same.time_s * of_time, same.energy_j * of_energy)
 
     return answer
-
-
-def _without_ends(time_s: float, energy_j: float) -> Prediction:
-    return Prediction(time_s=time_s, energy_j=energy_j, power_w=energy_j / time_s)
 
 
 def _scored(part: _Answered) -> list[ScoredRow]:

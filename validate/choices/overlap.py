@@ -53,7 +53,7 @@ def _rule(model: GpuModel, row: Row) -> Prediction:
     times = [float(forecast.time_s[0]) for forecast in each]
     energy_j = sum(float(forecast.energy_j[0]) for forecast in each) * row.gpus
     time_s = max(times) if is_overlapped(launches) else sum(times)
-    return Prediction(time_s=time_s, energy_j=energy_j, power_w=energy_j / time_s, sm_clock_mhz=None)
+    return Prediction.of_work(time_s, energy_j)
 
 
 def fit_contention(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:

@@ -63,4 +63,4 @@ def mean_curve(reference: SweepRow, others: Sequence[SweepRow], setting: float) 
 
 
 def _prediction(time_s: float | None, energy_j: float | None) -> Prediction:
-    return Prediction(time_s, energy_j, energy_j / time_s if time_s and energy_j else None)
+    return Prediction.of_work(time_s, energy_j)

@@ -49,7 +49,7 @@ def from_all_others(rows: Sequence[SweepRow]) -> dict[int, Prediction]:
         energy = np.array([float(row.measured.energy_j or 0.0) for row in mine])
         times, energies = (np.exp(_smoothed(mine, np.log(values))) for values in (time, energy))
         for i, time_s, energy_j in zip(places, times.tolist(), energies.tolist(), strict=True):
-            found[i] = Prediction(time_s, energy_j, energy_j / time_s)
+            found[i] = Prediction.of_work(time_s, energy_j)
     return found
 
 

@@ -7,6 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.calibrate.clock_sweeps.residuals import left_out_errors
+
 Array = NDArray[np.float64]
 
 
@@ -14,8 +16,6 @@ def each_from_the_others(
     value: Array, covariances: Iterable[Array], together: Sequence[Hashable] | None = None
 ) -> Array:
     """Values ``(n,)``, each as the others say it.
-
-    With C the covariance, the error of forecasting the values g from all others is ``((C⁻¹)_gg)⁻¹·(C⁻¹·y)_g``.
 
     Parameters
     ----------
@@ -26,16 +26,13 @@ def each_from_the_others(
     together
         A key of each value: those that share one are left out at once. By default each by itself.
     """
-    groups: dict[Hashable, list[int]] = {}
-    for i in range(len(value)):
-        groups.setdefault(i if together is None else together[i], []).append(i)
+    known: dict[Hashable, int] = {}
+    keys = range(len(value)) if together is None else together
+    groups = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.intp)
     best, least = value, np.inf
     for covariance in covariances:
-        inverse = np.linalg.inv(covariance)
-        factor = inverse @ (value - value.mean())
-        error = np.empty_like(value)
-        for places in groups.values():
-            error[places] = np.linalg.solve(inverse[np.ix_(places, places)], factor[places])
+        inverse: Array = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+        error = left_out_errors(inverse, inverse @ (value - value.mean()), groups)
         if np.abs(error).mean() < least:
             best, least = value - error, float(np.abs(error).mean())
     return best

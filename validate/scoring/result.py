@@ -41,6 +41,11 @@ class Prediction:
     peak_mem_bytes: float | None = None
 
     @classmethod
+    def of_work(cls, time_s: float | None, energy_j: float | None) -> Prediction:
+        """Time and energy, with the mean power where both are known."""
+        return cls(time_s=time_s, energy_j=energy_j, power_w=energy_j / time_s if time_s and energy_j else None)
+
+    @classmethod
     def of_forecast(cls, forecast: Forecast, place: int = 0, gpus: int = 1, busy_fraction: float = 1.0) -> Prediction:
         """One piece of work of a forecast, on so many GPUs that all do the same.
 
