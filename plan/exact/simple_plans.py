@@ -36,6 +36,12 @@ SEARCHED_INSTRUCTIONS = 400_000_000
 TIMES = 160
 
 
+def check_tie(tie: str) -> None:
+    """Refuse a kind of simple plans that does not exist."""
+    if tie not in TIES:
+        raise UnknownNameError("kind of simple plan", tie, TIES, key="--simple")
+
+
 def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_limit_s: float | None = None) -> Plans:
     """Plans along the front whose instructions share choices.
 
@@ -53,8 +59,7 @@ def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_lim
     UnknownNameError
         No such tie.
     """
-    if tie not in TIES:
-        raise UnknownNameError("kind of simple plan", tie, TIES, key="--simple")
+    check_tie(tie)
     from joulecast.plan.exact.rounding_kernels import length
     from joulecast.plan.exact.tied_kernels import tied_front
 

@@ -19,12 +19,13 @@ from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import RECOMPUTE, SCHEDULE, Space
-from joulecast.plan.sweep.values import MICRO_BATCH, PP, TP, VP
+from joulecast.plan.sweep.values import MICRO_BATCH
 from joulecast.simulator.plan_file.features import FEATURES, Feature, default_of, is_switched
 from joulecast.simulator.plan_file.plan import PlanFrame
 from joulecast.simulator.plan_file.recomputation import unused_keys
 from joulecast.simulator.plan_file.schedule_names import schedule_alias
 from joulecast.simulator.plan_file.schema import PlanFile
+from joulecast.simulator.plan_file.stages import PP, TP, VP
 from joulecast.simulator.schedules import FOLDED, PAIRS, TWO_WAY
 
 Int = NDArray[np.int64]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.cluster.site_cost import cost_of
+from joulecast.model.forecasts import INTERVAL
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
@@ -38,8 +39,6 @@ TOGETHER = 16
 ALONE = 2700
 #: How a row was made.
 CLOSED_FORM, SIMULATED = "closed-form", "simulated"
-#: Columns of an iteration's forecast that only a simulation has.
-INTERVALS = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95", "power_w_p05", "power_w_p95")
 #: Values of one combination by dotted key.
 Values = Mapping[str, Any]
 #: One row: the plan's number, its values, and its figures.
@@ -157,7 +156,7 @@ class Forecaster:
         iteration = forecast(plan)
         waiting = sum(r.gpus * r.waiting_s for r in iteration.ranks) / (iteration.gpus * iteration.time_s)
         figures = {name: getattr(iteration, name) for name in ("time_s", "energy_j", "clock_mhz")}
-        intervals = {name: getattr(iteration, name) for name in INTERVALS}
+        intervals = {name: getattr(iteration, name) for name in INTERVAL}  # which only a simulation has
         one = Fitting(number, values, plan, needed_bytes(plan), self._memory_of(plan.cluster.gpu))
         row = _row(one, SIMULATED, figures | {"waiting_share": waiting})
         return row | intervals | _simulated_site(plan, iteration)

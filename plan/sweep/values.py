@@ -10,9 +10,9 @@ from typing import Any
 from joulecast.plan.knobs.ranges import range_values
 from joulecast.simulator.plan_file.schema import TABLES
 from joulecast.simulator.plan_file.source import Source, right_name
+from joulecast.simulator.plan_file.stages import PP, TP, VP
 
-TP, PP = "parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size"
-VP, MICRO_BATCH = "parallelism.virtual_pipeline_model_parallel_size", "workload.micro_batch_size"
+MICRO_BATCH = "workload.micro_batch_size"
 CLUSTER = "cluster"
 #: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
 ALL = (TP, PP, VP, MICRO_BATCH)

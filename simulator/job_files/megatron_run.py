@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
+from joulecast.model.framework.implementation import RecomputeModule
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import Flags
 from joulecast.simulator.job_files.told import other_optimizer
@@ -16,7 +17,7 @@ REPEATED = "--mtp-use-repeated-layer"
 #: FlashAttention's before, and neither before Ampere.
 CHOSEN = {"volta": "unfused", "turing": "unfused", "ampere": "flash-attn-2", "ada": "flash-attn-2"}
 _RECIPES = ("tensorwise", "delayed", "mxfp8", "blockwise", "custom")
-_MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+_MODULES = get_args(RecomputeModule)
 
 
 def read_workload(flags: Flags, draft: Draft) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from joulecast.arguments import named, number
 from joulecast.errors import InputError
 from joulecast.extras import data_frame
+from joulecast.model.forecasts import INTERVAL
 from joulecast.model.framework.tile_limits import check_tile
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from joulecast.model.kernels.tile_use import TileUse
-
-#: Fields of a forecast that tell its 90 % interval.
-INTERVAL = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95", "power_w_p05", "power_w_p95")
 
 
 def _first(values: NDArray[np.float64] | None) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from joulecast.command_line import front_lines, output
 from joulecast.command_line.front_asked import JOB_LIMITS, RANK_LIMITS, ZEUS_LIMITS, ZEUS_PFO, FrontAsked
-from joulecast.errors import InputError, UnknownNameError
+from joulecast.errors import InputError
 
 if TYPE_CHECKING:
     from joulecast.command_line.output import Rows
@@ -210,8 +210,10 @@ def _job_limits(asked: FrontAsked) -> JobLimits:
 
 
 def _instructions(asked: FrontAsked, space: FrontSpace | None) -> Instructions:
-    if asked.simple not in (None, "stage", "steady", "rank"):
-        raise UnknownNameError("kind of simple plan", str(asked.simple), ("stage", "steady", "rank"), key="--simple")
+    if asked.simple is not None:
+        from joulecast.plan.exact.simple_plans import check_tie
+
+        check_tie(asked.simple)  # before anything is forecast
     made = _of_plan(asked, space) if asked.profile is None else _of_profile(asked, asked.profile)
     extra: dict[str, Any] = {}
     if asked.slow_rank is not None:

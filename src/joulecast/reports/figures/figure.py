@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-#: Endings of the files that can be written.
-ENDINGS = (".pdf", ".png", ".svg")
 #: Nothing of the moment or the machine stands in a file.
 METADATA: dict[str, dict[str, None]] = {
     ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     ".png": {"Software": None},
     ".svg": {"Date": None, "Creator": None},
 }
+#: Endings of the files that can be written.
+ENDINGS = tuple(METADATA)
 INK, MUTED, GRID = (scheme(False)[role] for role in ("ink", "muted", "grid"))
 #: Matplotlib types its keys one by one; the names here are checked when a figure is made.
 STYLE: dict[Any, Any] = {
