@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from joulecast.calibrate.rows.fields import Configuration, whole_number
 from joulecast.calibrate.rows.measured import Row
@@ -13,7 +13,7 @@ from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.operators import Operator
 from joulecast.validate.row_plans import inline_model, plan_of_row
-from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
+from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted, guarded
 
 if TYPE_CHECKING:
     from joulecast.model.framework.implementation import AttentionBackend, Modules
@@ -30,7 +30,7 @@ def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
         forecasts = _repeated(gpu, [works[i] for i in usable], [rows[i] for i in usable])
     except InputError:
         # The description lacks what one of them needs: find which.
-        forecasts = [_guarded(lambda g, row, i=i: _repeated(g, [works[i]], [row])[0], gpu, rows[i]) for i in usable]
+        forecasts = [guarded(lambda g, row, i=i: _repeated(g, [works[i]], [row])[0], gpu, rows[i]) for i in usable]
     for i, answer in zip(usable, forecasts, strict=True):
         answers[i] = answer
     return answers
@@ -50,21 +50,12 @@ def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[R
 
 def predict_blocks(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
     """Single blocks run back to back, and whole single-GPU training steps."""
-    return [_guarded(_predict_block if row.op == "block" else _predict_iteration, gpu, row) for row in rows]
+    return [guarded(_predict_block if row.op == "block" else _predict_iteration, gpu, row) for row in rows]
 
 
 def predict_iterations(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
     """Whole training iterations on several GPUs."""
-    return [_guarded(_predict_iteration, gpu, row) for row in rows]
-
-
-def _guarded(predict: Any, gpu: GpuDescription, row: Row) -> Answer:
-    """A row that cannot be expressed says why, and the others go on."""
-    try:
-        answer: Answer = predict(gpu, row)
-    except InputError as error:
-        return Unpredicted(str(error))
-    return answer
+    return [guarded(_predict_iteration, gpu, row) for row in rows]
 
 
 def block_operators(row: Row) -> list[Operator]:

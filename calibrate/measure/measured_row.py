@@ -80,7 +80,7 @@ def measured_row(
         row |= _of_cards("power_w", [p.value for p in power])
     elif len(power) == 1:
         row["measured_loop_power_w"] = power[0].value
-    row |= _of_cards("sm_clock_mhz", [_median(takes, card, "sm_clock_mhz") for card in cards])
+    row |= _of_cards("sm_clock_mhz", [_median_clock_mhz(takes, card) for card in cards])
     row |= _of_cards("gpu_temp_c", [_mean(takes, card, "temperature_c") for card in cards])
     row["power_cap_fraction"] = float(np.mean([_share(takes, card, "power_limit") for card in cards]))
     if op not in (*UNTIMED_OPS, *PULSED_OPS) and not beside:
@@ -247,12 +247,11 @@ def _component(takes: Sequence[Take], card: int, name: str) -> float | None:
 
 
 def _mean(takes: Sequence[Take], card: int, name: str) -> float | None:
-    values = [v for take in takes if (v := getattr(take.windows[card], name)) is not None]
-    return float(np.mean(values)) if values else None
+    return _joint([getattr(take.windows[card], name) for take in takes])
 
 
-def _median(takes: Sequence[Take], card: int, name: str) -> float | None:
-    values = [v for take in takes if (v := getattr(take.windows[card], name)) is not None]
+def _median_clock_mhz(takes: Sequence[Take], card: int) -> float | None:
+    values = [clock for take in takes if (clock := take.windows[card].sm_clock_mhz) is not None]
     return float(np.median(values)) if values else None
 
 
@@ -262,6 +261,6 @@ def _of_cards(key: str, values: Sequence[float | None]) -> dict[str, Any]:
 
 
 def _joint(values: Sequence[float | None]) -> float | None:
-    """The mean over the cards that report it, ``None`` without any."""
+    """The mean of the values that there are, ``None`` without any."""
     present = [v for v in values if v is not None]
     return float(np.mean(present)) if present else None

@@ -195,13 +195,9 @@ def _write_json(front: Front, path: Path) -> None:
     write_text(path, json.dumps(front.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _write_csv(front: Front, path: Path) -> None:
-    write_rows(instruction_rows(front), path, "csv")
-
-
-def _write_parquet(front: Front, path: Path) -> None:
-    write_rows(instruction_rows(front), path, "parquet")
-
-
 #: What writes a front into a file, by format.
-WRITERS: dict[str, Writer] = {"json": _write_json, "csv": _write_csv, "parquet": _write_parquet}
+WRITERS: dict[str, Writer] = {
+    "json": _write_json,
+    "csv": lambda front, path: write_rows(instruction_rows(front), path, "csv"),
+    "parquet": lambda front, path: write_rows(instruction_rows(front), path, "parquet"),
+}

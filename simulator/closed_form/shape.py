@@ -98,7 +98,7 @@ def _shape(
     for rank, own in enumerate(stages):
         of_chunks = tuple(places[stage] for stage in own)
         if pairs:
-            of_chunks = tuple(map(_beside, of_chunks, reversed(of_chunks)))
+            of_chunks = tuple(p._replace(beside=other) for p, other in zip(of_chunks, reversed(of_chunks), strict=True))
         key = (of_chunks, rank_keys[rank] if rank_keys else None)
         if key not in found:
             found[key] = len(kinds)
@@ -119,10 +119,6 @@ def _shape(
         first_chunk=np.array([own[0] for own in chunks]),
         last_chunk=np.array([own[-1] for own in chunks]),
     )
-
-
-def _beside(place: Place, other: Place) -> Place:
-    return place._replace(beside=other)
 
 
 def _places(stage_layers: Sequence[int], mixed: ModelConfig | None) -> tuple[Place, ...]:

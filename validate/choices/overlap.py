@@ -6,27 +6,23 @@ from collections.abc import Sequence
 
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.overlap import launches_of
-from joulecast.errors import InputError
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.simulator.instructions.overlap import is_overlapped
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
-from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted
+from joulecast.validate.scoring.result import Answer, Prediction, guarded
 
 
 def predict_overlap(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
     """Parts of layers and matrix products with communication beside or after them."""
     model = gpu_model(gpu)
-    return [_guarded(model, row) for row in rows]
+    return [guarded(_predict, model, row) for row in rows]
 
 
-def _guarded(model: GpuModel, row: Row) -> Answer:
-    try:
-        launches = launches_of(row.configuration)
-        forecast = predict_repeated([launches], model, conditions_of(row, launches))
-    except InputError as error:
-        return Unpredicted(str(error))
+def _predict(model: GpuModel, row: Row) -> Prediction:
+    launches = launches_of(row.configuration)
+    forecast = predict_repeated([launches], model, conditions_of(row, launches))
     return Prediction.of_forecast(forecast, gpus=row.gpus)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from joulecast.calibrate.rows.measured import Measured, Row
+from joulecast.errors import InputError
 from joulecast.extras import data_frame
 
 if TYPE_CHECKING:
@@ -92,6 +93,15 @@ class Unpredicted:
 
 
 Answer = Prediction | Unpredicted
+
+
+def guarded(predict: Any, gpu: Any, row: Row) -> Answer:
+    """The prediction of a row on a GPU; one that cannot be expressed says why, and the others go on."""
+    try:
+        answer: Answer = predict(gpu, row)
+    except InputError as error:
+        return Unpredicted(str(error))
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
