@@ -27,8 +27,7 @@ from joulecast.model.framework.launches import (
 )
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
-from joulecast.model.transformer.autocast_linear import rounded
-from joulecast.model.transformer.row_operators import accumulated, widened
+from joulecast.model.transformer.row_operators import accumulated, rounded, widened
 
 #: How log-probabilities are made, by the word of ``implementation.log_probabilities``.
 WHOLE, CHUNKED = "whole", "chunked"
@@ -98,7 +97,7 @@ def _pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
 def _logits(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
     """A tile of logits: the head's product of some positions and words, whose operands autocast rounds each time."""
     run, hidden = s.implementation, s.config.hidden
-    cast = (rounded("head.weight", words * hidden),) if run.autocast else ()
+    cast = (rounded("head.weight.round", words * hidden),) if run.autocast else ()
     bias = streaming("add", "head.bias.add", positions * words, dtype=run.dtype)
     product = linear_forward("head", positions, words, hidden, run.dtype)
     return (*cast, product, *((bias,) if s.config.head_bias else ()))
@@ -109,7 +108,7 @@ def chunked_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     run, values = s.implementation, scored(s) * s.config.hidden
     cycles = FOLDED_ALONE if run.gradient_free else FOLDED
     out = [streaming("embedding", "log_probs.select", values, dtype=s.stream.implementation.dtype, rows=scored(s))]
-    out += [rounded("head", values)] if run.autocast else []
+    out += [rounded("head.round", values)] if run.autocast else []
     for positions, words, count in _tiles(s, vocab):
         logits = positions * words
         fold = issued("reduce", "log_probs.fold", logits, cycles * logits, activity=1.0, writes=0, dtype=run.dtype)
