@@ -295,7 +295,7 @@ class ModelConfig(LayerForm):
         """Tensors that the blocks' first products read: one where a norm serves both."""
         return 1 if self.shared_norm else self.halves
 
-    def layer_parameters(self, *, active: bool) -> int:
+    def layer_parameters(self, *, active: bool = False) -> int:
         """Parameters of one transformer layer: with all its experts, or with those that one token meets."""
         outside = self.layer_norms * self.norm_parameters
         outside += self.attention_parameters if self.attends else 0

@@ -57,9 +57,7 @@ def test_layers_with_and_without_experts_take_turns(
     assert (config.experts.turns, config.dense_layers) == (turns, dense)
     assert sum(config.others(0, 4)) == dense
     plain, without = read(tmp_path, num_hidden_layers=4), config.dense
-    assert plain.parameters - config.parameters == dense * (
-        plain.layer_parameters(active=False) - without.layer_parameters(active=False)
-    )
+    assert plain.parameters - config.parameters == dense * (plain.layer_parameters() - without.layer_parameters())
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_an_only_micro_batch_completes_every_parameter_once() -> None:
 
 def test_parameters_of_users_modules_are_split_but_as_many() -> None:
     joint, split = (sum(p.elements for p in layer_parameters(LLAMA, run)) for run in (Implementation(), TITAN))
-    assert joint == split == LLAMA.layer_parameters
+    assert joint == split == LLAMA.layer_parameters()
     kept = {p.name for p in layer_parameters(GPT, TRANSFORMERS)}
     assert "qkv.weight" in kept
     assert "query.weight" not in kept

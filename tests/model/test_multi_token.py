@@ -66,7 +66,7 @@ def by_name(launches: Iterable[Launch], kind: type) -> dict[str, Any]:
 
 def module_parameters(config: ModelConfig) -> int:
     """Of the modules that predict further tokens: a layer, a product of two hidden sizes, and three norms each."""
-    return config.mtp_layers * (config.layer_parameters + 2 * config.hidden**2 + 3 * config.norm_parameters)
+    return config.mtp_layers * (config.layer_parameters() + 2 * config.hidden**2 + 3 * config.norm_parameters)
 
 
 def test_the_file_says_how_many_a_model_knows_and_a_plan_how_many_are_trained():

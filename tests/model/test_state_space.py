@@ -97,7 +97,7 @@ def test_published_numbers_of_active_parameters() -> None:
 def test_published_parameters_of_latent_experts() -> None:
     """123,611,033,088 with one module for a further token, of them 41 biases of 512 scores; a token meets 12.77e9."""
     model = load_model("nemotron-3-super-120b-a12b")
-    further = model.prediction_layer.layer_parameters + 2 * model.hidden**2 + 3 * model.hidden
+    further = model.prediction_layer.layer_parameters() + 2 * model.hidden**2 + 3 * model.hidden
     assert model.parameters + further + 41 * 512 == 123_611_033_088
     assert further + 512 == 2_942_324_736 + 512 and model.active_parameters == 12_770_216_960
     assert model.prediction_layer.mixers == ("*E",) and model.prediction_layer.state_space is None

@@ -120,7 +120,7 @@ def test_a_hybrid_is_written_into_a_plan_as_the_catalogue_has_it() -> None:
     inline = plan(INLINE).workload.model
     known = load_model("nemotron-h-8b")
     assert inline.mixers == ("M", "-", "M", "*", "-") and inline.state_space == known.state_space
-    assert inline.kinds[0].layer_parameters == known.kinds[0].layer_parameters
+    assert inline.kinds[0].layer_parameters() == known.kinds[0].layer_parameters()
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
     mixed = plan({**INLINE, **experts, "hybrid_override_pattern": "M-M*E"}).workload.model
     assert mixed.experts is not None and mixed.experts.turns == (False, False, False, False, True)

@@ -184,7 +184,7 @@ def test_a_space_offers_adapters_as_tables() -> None:
 def test_weights_in_4_bits_are_written_out_before_each_product() -> None:
     plain, small, double = (plan({"rank": 4, **how}) for how in ({}, NF4, NF4 | {"double_quantisation": True}))
     layers, model = TABLES["workload"]["layers"], plain.workload.model
-    linear = model.layer_parameters - 2 * model.hidden
+    linear = model.layer_parameters() - 2 * model.hidden
     forward, backward = plan_program(small).ranks[0].types[:2]
     written = [one.operator for one in (*forward, *backward) if one.operator.name.endswith(".nf4")]
     # The first layer's input takes no gradient: neither its queries' and values' products backward, nor its keys'.
@@ -246,7 +246,7 @@ def test_fsdp_gathers_all_parameters_and_reduces_the_adapters_gradients() -> Non
     model = sharded.workload.model
     adapters = 8 * (2048 + 2048 + 2048 + 512)
     assert moved["reduce_scatter"] == pytest.approx(4 * model.layers * adapters)
-    assert moved["all_gather"] == pytest.approx(2 * model.layers * (model.layer_parameters + adapters))
+    assert moved["all_gather"] == pytest.approx(2 * model.layers * (model.layer_parameters() + adapters))
     assert not any(".lora" in one.operator.name and one.operator.name.endswith(".round") for one in forward)
 
 
