@@ -14,8 +14,8 @@ def rotated(s: Shard, key_heads: int | None = None) -> tuple[tuple[str, int], ..
     """Values of queries and of keys (of ``key_heads`` where code has repeated some) that are rotated, if any are."""
     if not (s.config.rotary and s.implementation.rotary):
         return ()
-    heads = ("query", s.heads), ("key", s.kv_heads if key_heads is None else key_heads)
-    return tuple((part, s.tokens * count * s.config.head_dim) for part, count in heads)
+    values = s.tokens * s.config.head_dim
+    return ("query", s.heads * values), ("key", (s.kv_heads if key_heads is None else key_heads) * values)
 
 
 def rotary_forward(s: Shard) -> tuple[Launch, ...]:
