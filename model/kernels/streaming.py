@@ -40,10 +40,10 @@ ROW_CYCLES = {
     "norm_backward": 130.0,
 }
 #: How long an SM waits at each row, by pattern [s]: each thread of a column's sum adds what it has loaded of some rows
-#: before it loads of the next ones, so that the memory's latency shows, which follows the SM clock little. Sums of one
-#: H200 (`validate/recorded/products`, 127 shapes) are 5.1 % off, as with as many cycles that pass beside the bytes; of
-#: an H100 64 are 4.5 % off instead of 7.0, those in fp32 4.7 instead of 8.0; at three clocks of both cards
-#: (`validate/recorded/single_values`) 18 are 4.1 % off, 5.7 with cycles [+-10 %].
+#: before it loads of the next ones, so that the memory's latency shows, at any clock. By 127 shapes on one H200
+#: (`validate/recorded/products`); 64 on an H100 are 4.6 % off instead of 7.8 with as many cycles beside the bytes, in
+#: fp32 4.4 instead of 9.7, and at three clocks of both cards (`validate/recorded/single_values`) 18 are 4.8 % off
+#: instead of 7.3 [+-10 %].
 ROW_WAIT_S = {"bias_reduce": 108e-9}
 #: Tensors of which PyTorch's norms read every row twice, and the threads of a row's block.
 READ_TWICE, ROW_THREADS = {"layernorm": 1, "rmsnorm": 1, "norm_backward": 2}, 128
