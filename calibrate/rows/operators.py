@@ -197,6 +197,7 @@ def _gemm(row: Configuration) -> KernelWork:
         fast_accumulation=bool(row.get("fast_accumulation", False)),
         block_scaled=bool(row.get("block_scaled", False)),
         row_scaled=bool(row.get("row_scaled", False)),
+        bias=bool(row.get("bias", False)),
         name=str(row["op"]),
     )
     return _one(operator)
