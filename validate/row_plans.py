@@ -138,6 +138,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "parameter_precision": row.get("parameter_precision"),
             "gradient_precision": row.get("gradient_precision"),
             "host_launch_us": row.get("host_launch_us"),
+            "optimizer": str(row.get("optimizer") or "adamw"),
             **modules(row),
             **permutation(row),
         },

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulecast.model.training.bitsandbytes_steps import KINDS
+
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.source import Source
@@ -25,6 +27,8 @@ WAITED = 16.0
 ASKED = 30.0
 #: Time of the host for a launch where the plan does not say it [s]: that of these jobs' host.
 LAUNCH_S = 38e-6
+#: Launches that bitsandbytes' Python between two parameters costs the host, behind each of which it waits for the GPU.
+STEPPED = 1.2
 
 
 def is_trainer(plan: Plan) -> bool:
@@ -45,6 +49,18 @@ def loop_wait_s(plan: Plan) -> float:
         return WAITED * plan.workload.model.layers * one
     asks = run.framework == "pytorch-eager" and run.modules == "transformers" and not run.compile
     return ASKED * one if asks else 0.0
+
+
+def step_wait_s(plan: Plan) -> float:
+    """Time for which the GPU waits for the host at each parameter that the plan's optimizer steps [s]."""
+    return pause_s(plan.implementation.optimizer, plan.implementation.host_launch_us)
+
+
+def pause_s(optimizer: str, host_launch_us: float | None) -> float:
+    """The same of an optimizer by its name, on a host of this pace."""
+    if optimizer not in KINDS:
+        return 0.0
+    return STEPPED * (LAUNCH_S if host_launch_us is None else 1e-6 * host_launch_us)
 
 
 def check_training_loop(plan: Plan, source: Source) -> None:
