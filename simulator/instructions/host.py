@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Gemm, Scan
+from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
 
@@ -61,6 +62,8 @@ BESIDE = {"router.choice": ROUTED} | {
 SHARDED_LAUNCHES = 33
 #: How names of these communications begin.
 SHARDED = ("layer.", "root.")
+#: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time.
+WAITED_FOR = tuple(f"optimizer.{name}" for name in KINDS)
 
 
 def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Array:
@@ -84,6 +87,8 @@ def eager_launches(launches: Sequence[Launch]) -> float:
 def _eager_cost(launch: Launch) -> float:
     if isinstance(launch.operator, Scan):
         return TRITON
+    if launch.operator.name.startswith(WAITED_FOR):
+        return 0.0
     return SHARDED_LAUNCHES if _of_units(launch) else 1
 
 
