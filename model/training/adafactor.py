@@ -1,8 +1,8 @@
-"""Steps of transformers' ``Adafactor``: a second moment of rows and columns, and a loop of operators for each parameter.
+"""Steps of transformers' ``Adafactor``: a second moment of rows and columns, and some thirty operators a parameter.
 
 The Trainer has it without a first moment, its own rate and a scale by the parameter (``scale_parameter``,
-``relative_step`` are false), so that nothing waits for the GPU. All of it runs in fp32: gradient and parameter in bf16 are first
-copied, which takes two tensors of the parameter's size beside two more.
+``relative_step`` are false), so that nothing waits for the GPU. All of it runs in fp32: gradient and parameter in bf16
+are copied first, so that four tensors of the parameter's size in fp32 are there at once.
 
 Sources: Shazeer and Stern, arXiv 1804.04235; ``Adafactor.step`` in ``optimization.py`` of transformers 5.17.
 """
@@ -20,7 +20,7 @@ from joulecast.model.transformer.unfused_norm import SPREAD, by_row
 
 NAME = "optimizer.adafactor"
 #: Operators on a number, a row or a column of a parameter: of a matrix, of a vector.
-SMALL, SMALL_OF_VECTOR = 15, 5
+SMALL, SMALL_OF_VECTOR = 12, 4
 #: Tensors in fp32 of a parameter's size beside its gradient at once: of narrower ones, and of those in fp32.
 TEMPORARIES, TEMPORARIES_WIDE = 4, 2
 
