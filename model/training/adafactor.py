@@ -21,8 +21,11 @@ from joulecast.model.transformer.unfused_norm import SPREAD, by_row
 NAME = "optimizer.adafactor"
 #: Operators on a number, a row or a column of a parameter: of a matrix, of a vector.
 SMALL, SMALL_OF_VECTOR = 12, 4
-#: Tensors in fp32 of a parameter's size beside its gradient at once: of narrower ones, and of those in fp32.
+#: Tensors in fp32 of a parameter's size beside its gradient at once: of narrower ones, and of those in fp32. One more
+#: is the update of the parameter before, which is dropped when the next one is made; what lies at the ends of a model
+#: is much larger than what comes before it.
 TEMPORARIES, TEMPORARIES_WIDE = 4, 2
+AT_THE_ENDS = ("embedding.weight", "head.weight")
 
 
 def adafactor_step(
@@ -69,13 +72,13 @@ def _reduced(name: str, values: int) -> Launch:
 
 
 def adafactor_state_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:
-    """Bytes of a parameter's second moment: of rows and columns, or of a vector's values."""
+    """Bytes of a parameter's second moment, of rows and columns or of a vector's values, and of its size (RMS)."""
     if not parameter.columns:
-        return 4.0 * parameter.elements
-    return 4.0 * (parameter.elements / parameter.columns + parameter.tensors * parameter.columns)
+        return 4.0 * (parameter.elements + 1)
+    return 4.0 * (parameter.elements / parameter.columns + parameter.tensors * parameter.columns + 1)
 
 
 def adafactor_temporary_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:
     """Bytes that a parameter's step needs for the moment."""
-    narrow = implementation.trained_dtype != "fp32"
-    return 4.0 * parameter.elements * (TEMPORARIES if narrow else TEMPORARIES_WIDE)
+    tensors = TEMPORARIES_WIDE if implementation.trained_dtype == "fp32" else TEMPORARIES
+    return 4.0 * parameter.elements * (tensors + (parameter.name not in AT_THE_ENDS))

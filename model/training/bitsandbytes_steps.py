@@ -27,8 +27,6 @@ from joulecast.model.training.parameters import ParameterTensor
 #: Values that share a scale of 8 bits and a block of threads, those of a block with fp32 moments, and the least values
 #: of a parameter whose moments are in 8 bits.
 NARROW_BLOCK, WIDE_BLOCK, LEAST_NARROW = 256, 4096, 4096
-#: Tables of 8-bit numbers that all parameters share, one for each kind of moment [bytes].
-TABLE_BYTES = 256 * 4.0
 #: Parameters that Hugging Face's Trainer keeps fp32 moments of: those of ``nn.Embedding``.
 EMBEDDINGS = ("embedding.weight", "positions.weight")
 
@@ -121,6 +119,6 @@ def _moment_bytes(elements: int, moments: int, *, narrow: bool) -> float:
 
 
 def bitsandbytes_state_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:
-    """Bytes of a parameter's moments."""
+    """Bytes of a parameter's moments; the table of 1,024 bytes that all of a kind share is left out."""
     narrow = _narrow(parameter, implementation)
     return _moment_bytes(parameter.elements, KINDS[implementation.optimizer].moments, narrow=narrow)
