@@ -16,6 +16,7 @@ from joulecast.model.kernels.operators import Gemm, Scan
 from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.training_loop import LAUNCH_S
 
 Array = NDArray[np.float64]
 
@@ -71,9 +72,17 @@ WAITED_FOR = tuple(f"optimizer.{name}" for name in KINDS)
 
 
 def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Array:
-    """Time that the host needs to launch each type of instruction, shape ``(types,)``; 0 where nobody waits [s]."""
-    one = launch_s(plan, gpu)
-    return one * launches_of(plan, types) if one > 0 else np.zeros(len(types))
+    """Time that the host needs to launch each type of instruction, shape ``(types,)``; 0 where nobody waits [s].
+
+    Where no pace is stated, kernels are taken not to wait, but for an optimizer's that are called in a loop.
+    """
+    one, run = launch_s(plan, gpu), plan.implementation
+    if one > 0:
+        return one * launches_of(plan, types)
+    if run.cuda_graphs or run.host_launch_us is not None:
+        return np.zeros(len(types))
+    looped = ([one for one in launches if one.operator.name.startswith(PLAIN)] for launches in types)
+    return LAUNCH_S * np.array([eager_launches(launches) for launches in looped])
 
 
 def launches_of(plan: Plan, types: Sequence[Sequence[Launch]]) -> Array:

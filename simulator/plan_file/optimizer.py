@@ -1,16 +1,28 @@
-"""Checks of ``implementation.optimizer``: which optimizers step what, and in which framework."""
+"""``implementation.optimizer``: which optimizers step what, in which framework, and what is taken for granted."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.other_optimizers import RULES
+from joulecast.simulator.plan_file.training_loop import is_trainer, step_wait_s
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.source import Source
 
 OPTIMIZER = "implementation.optimizer"
+
+
+def optimizer_assumptions(plan: Plan) -> tuple[str, ...]:
+    """How long bitsandbytes lets the GPU wait, and what it keeps in fp32."""
+    wait = step_wait_s(plan)
+    if not wait:
+        return ()
+    said = f"bitsandbytes lets the GPU wait for its host at each parameter, {1e6 * wait:.0f} us"
+    wide = is_trainer(plan) and KINDS[plan.implementation.optimizer].narrow and plan.workload.lora is None
+    return (said, *(("moments of embeddings are in fp32, as Hugging Face's Trainer has them",) if wide else ()))
 
 
 def check_optimizer(plan: Plan, source: Source) -> None:

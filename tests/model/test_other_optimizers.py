@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
@@ -20,6 +21,7 @@ from joulecast.model.training.other_optimizers import RULES
 from joulecast.model.training.parameters import ParameterTensor, parameters_of_stage, trained
 from joulecast.simulator.instructions.host import eager_launches
 from joulecast.simulator.plan_file.implementation import implementation_of
+from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 CONFIG = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096)
@@ -87,6 +89,27 @@ def test_what_the_gpu_waited_for_is_not_launched_once_more() -> None:
     """The host's time for bitsandbytes' launches is in the kernels' own time already."""
     assert eager_launches(stepped(MATRIX, VECTOR, optimizer="adamw-8bit")) == 0
     assert eager_launches(stepped(MATRIX, VECTOR, optimizer="adafactor")) > 5
+
+
+def test_adafactors_loop_is_late_whether_or_not_the_hosts_pace_is_stated() -> None:
+    """Ten thousand small operators take its host longer than the GPU; graphs replay them."""
+    tables = plan(optimizer="adafactor", modules="transformers")
+    tables["workload"]["lora"] = {"rank": 8, "target_modules": "all-linear"}
+    found = {
+        us: jc.predict(tables, overrides=[*({f"implementation.{us}"} if us else ())]).time_s
+        for us in ("", "host_launch_us=38.0", "host_launch_us=0", "cuda_graphs=true")
+    }
+    assert found[""] > found["host_launch_us=0"] + 0.05
+    assert found["host_launch_us=38.0"] >= found[""]
+    assert found["cuda_graphs=true"] == pytest.approx(found["host_launch_us=0"], abs=0.002)
+
+
+def test_what_is_taken_for_granted_is_said() -> None:
+    trainer = {"modules": "transformers", "training_loop": "trainer"}
+    said = [plan_from_dict(plan(optimizer=name, **trainer)) for name in ("adamw-8bit", "lion-32bit", "adafactor")]
+    first, second, third = (optimizer_assumptions(one) for one in said)
+    assert "at each parameter, 95 us" in first[0] and "embeddings are in fp32" in first[1]
+    assert len(second) == 1 and third == ()
 
 
 def test_adafactor_keeps_rows_and_columns() -> None:
