@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from joulecast.model.cluster.extremes import spread_of_slowest
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.description_file import COVARIANCE_TOLERANCE
-from joulecast.model.hardware.estimated_forms import DOCUMENT_FORMS, ESTIMATED_FORMS, UNMEASURED_FORMS
+from joulecast.model.hardware.estimated_forms import ESTIMATED_FORMS, POSITION_FORMS, UNMEASURED_FORMS
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.families import FAMILIES, spread_of_families
 from joulecast.model.power.kernel_power import CARD_FACTORS
@@ -41,7 +41,7 @@ COMPOSITION = 0.012
 #: it (with experts), 0.00 +- 0.02 and 0.02 +- 0.02: root mean square beyond the slopes' own errors, most of it the
 #: first's [estimate].
 MOVING = 0.04
-_ESTIMATES = {**ESTIMATED_FORMS, **UNMEASURED_FORMS, **DOCUMENT_FORMS}
+_ESTIMATES = {**ESTIMATED_FORMS, **UNMEASURED_FORMS, **POSITION_FORMS}
 _MOVES = np.array([family.startswith(("streaming", "tile_rows")) for family in FAMILIES])
 #: Joint deviations of the parameters, and where time presses; powers of two.
 DIRECTIONS, FEW_DIRECTIONS = 16, 8

@@ -109,6 +109,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             **expert_load(row),
             **adapters(row),
             **documents(row),
+            **pairs(row),
         },
         "cluster": {"gpu": gpu, "gpus": tp * pp * cp * dp},
         "parallelism": {
@@ -159,6 +160,8 @@ def modules(row: Configuration) -> dict[str, Any]:
         found["modules"] = str(row["modules"])
     if row.get("dropout"):
         found["dropout"] = row["dropout"]
+    if row.get("log_probabilities") is not None:
+        found["log_probabilities"] = str(row["log_probabilities"])
     return found
 
 
@@ -175,6 +178,11 @@ def adapters(row: Configuration) -> dict[str, Any]:
 def documents(row: Configuration) -> dict[str, Any]:
     """Documents that sequences were packed with and attention kept apart, in the words of ``[workload]``."""
     return {key: row[key] for key in ("document_tokens", "document_packing") if row.get(key) is not None}
+
+
+def pairs(row: Configuration) -> dict[str, Any]:
+    """A loss on pairs of sequences, in the words of ``[workload]``; its samples are such pairs."""
+    return {key: row[key] for key in ("objective", "reference", "completion_tokens") if row.get(key) is not None}
 
 
 def permutation(row: Configuration) -> dict[str, Any]:

@@ -26,14 +26,15 @@ from joulecast.model.kernels.attention import MASK
 from joulecast.model.kernels.documents import Documents, gathered
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Streaming, Tile
 
-#: PyTorch's names of its own backends; besides, its flex attention, FlashAttention-2's own package and what a GPU's
-#: vendor ships.
+#: PyTorch's names of its own backends; besides, its flex attention, FlashAttention-2's own package, cuDNN as
+#: Transformer Engine calls it and what a GPU's vendor ships.
 ATTENTION_BACKENDS = {
     "FLASH_ATTENTION": "flash-attention-2",
     "CUDNN_ATTENTION": "cudnn",
     "FLASH_ATTENTION_3": "flash-attention-3",
     "FLASH_ATTN": "flash-attn-2",
     "FLEX_ATTENTION": "flex",
+    "TE_CUDNN": "te-cudnn",
     "VENDOR_ATTENTION": "cudnn",
 }
 #: Rows of one kernel, by the pattern under which the model knows it.
@@ -157,7 +158,7 @@ def group_key(configuration: Configuration) -> tuple[Hashable, ...]:
         return (op, get("dtype"), get("M"), get("N"), get("K"), *tile)
     if op in ("flash_attn", "tile_attention"):
         shape = tuple(get(name) for name in ("dtype", "B", "Hq", "Hkv", "S", "D", "Dv"))
-        return (op, *shape, bool(get("causal")), bool(get("mask")), str(get("documents")))
+        return (op, *shape, bool(get("causal")), bool(get("mask")), str(get("documents")), get("window"))
     if op in STREAMING_PATTERNS or op == "stream":
         pattern = str(get("pattern")) if op == "stream" else STREAMING_PATTERNS[op]
         return (pattern, get("dtype"), get("bytes"), get("tile_rows"), get("tile_cols"))
@@ -229,6 +230,7 @@ def _attention(row: Configuration) -> KernelWork:
             causal=bool(row.get("causal", True)) and not masked,
             each_score=MASK if masked else "",
             documents=None if masked else _documents(row),
+            window=optional_count(row, "window"),
             backend=backend,
             direction=direction,
             dtype=dtype_of(row),

@@ -170,10 +170,11 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": Family(
         attention_bias_key="attention_bias", output_follows=True, qk_norm=True, experts=ExpertKeys(), defaults=_QWEN
     ),
-    "deepseek_v2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
+    "deepseek_v2": Family(experts=replace(_DEEPSEEK_EXPERTS, router="softmax"), latent=True),
     "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k25": Family(text_of="kimi_k2"),
+    "dots1": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, experts=_DEEPSEEK_EXPERTS),
     "phi3": Family(joint_projections=True, sliced_projections=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norm_place="around", period=2, defaults=_GEMMA2),

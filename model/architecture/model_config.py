@@ -64,6 +64,8 @@ class ModelConfig(LayerForm):
     nextn_layers, mtp_layers
         Modules that predict further tokens: those that the file knows (``num_nextn_predict_layers``), and those that
         are trained.
+    mtp_repeated
+        Whether the latter are one module, run again for each further token.
     wide_pattern
         Whether a layer's linear layers stay in the type of all else where a plan's others run in FP8 or FP4; repeats.
     state_space
@@ -98,6 +100,7 @@ class ModelConfig(LayerForm):
     latent: LatentAttention | None = None
     nextn_layers: int = 0
     mtp_layers: int = 0
+    mtp_repeated: bool = False
     wide_pattern: tuple[bool, ...] = ()
     state_space: StateSpace | None = None
     delta_net: DeltaNet | None = None
@@ -189,6 +192,11 @@ class ModelConfig(LayerForm):
     def kinds(self) -> tuple[ModelConfig, ...]:
         """For each kind of layer that it has, the model with such layers alone; the usual one is the last."""
         return _each_kind(self)
+
+    @property
+    def prediction_modules(self) -> int:
+        """Modules that predict further tokens and have weights of their own."""
+        return min(self.mtp_layers, 1) if self.mtp_repeated else self.mtp_layers
 
     @property
     def prediction_layer(self) -> ModelConfig:

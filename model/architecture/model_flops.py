@@ -26,20 +26,23 @@ def training_flops(
     tokens: float,
     adapters: int | None = None,
     documents: Documents | None = None,
+    *,
+    scored: float = 1.0,
+    reference: bool = False,
 ) -> float:
     """Operations of a forward and backward of ``tokens`` tokens in sequences of ``sequence``.
 
+    ``scored``: the head meets this share of the tokens. ``reference``: a model without gradients reads them too, once.
     ``adapters``: so many weights are trained beside the model's, which are frozen and take 2 operations backward.
     ``documents``: attention keeps to these in each sequence, and sees no pairs of other positions.
     """
     layers = [*config.runs(0, config.layers), (config.prediction_layer, config.mtp_layers)]
     scans = sum(count * kind.mixer.scan_operations(sequence) for kind, count in layers if kind.mixer)
-    weights = sum(count * matrix_elements(kind) for kind, count in layers)
-    weights += (1 + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
-    apart = None if documents is None else documents.squared / sequence**2
-    seen = sum(count * (_seen(kind, sequence) if apart is None else apart) for kind, count in layers)
+    weights = float(sum(count * matrix_elements(kind) for kind, count in layers))
+    weights += (scored + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
+    seen = sum(count * _seen(kind, sequence, documents) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
-    whole = 3.0 * tokens * (2.0 * weights + pairs + scans)
+    whole = (4.0 if reference else 3.0) * tokens * (2.0 * weights + pairs + scans)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
 
 
@@ -71,10 +74,12 @@ def chunk_share(chunk: int, sequence: int) -> float:
     return (whole * chunk**2 + rest**2) / sequence**2
 
 
-def _seen(config: ModelConfig, sequence: int) -> float:
+def _seen(config: ModelConfig, sequence: int, documents: Documents | None) -> float:
     """Share of the pairs under a causal mask that a model of like layers sees."""
     if not config.attends:
         return 0.0
+    if documents is not None:
+        return documents.pairs(config.window) / (0.5 * sequence**2)
     if not config.window:
         return 1.0
     return (chunk_share if config.chunked else seen_share)(config.window, sequence)

@@ -42,6 +42,7 @@ STEPS = {
     "reduce_scatter": 1.0,
     "all_to_all": 1.0,
     "token_exchange": 1.0,
+    "hybrid_exchange": 1.0,
     "broadcast": 1.0,
     "send_recv": 1.0,
     "ring_step": 1.0,
@@ -51,19 +52,31 @@ STEPS = {
 #: Passes of the moved bytes through a GPU's memory: what is received is written, and passed on from L2; a sum reads its
 #: own share as well [1]. A product of two streams took 1.00-1.08, 1.20 and 1.12 times as long beside an all-gather, a
 #: reduce-scatter and an all-reduce of four H200s.
-MEMORY_PASSES = {"all_reduce": 1.5, "reduce_scatter": 2.0, "all_to_all": 2.0, "token_exchange": 2.0}
+MEMORY_PASSES = {
+    "all_reduce": 1.5,
+    "reduce_scatter": 2.0,
+    "all_to_all": 2.0,
+    "token_exchange": 2.0,
+    "hybrid_exchange": 2.0,
+}
 
+#: What one SM's block of DeepEP's and of HybridEP's kernels exchanges, which the bulk copy engine feeds [B/s]; and how
+#: sharply the lesser of blocks and links decides. 16, 24 and 32 SMs of DeepEP dispatched and combined 336, 469 and 568
+#: GB/s in the mean on 8 GB200, 304, 410 and 482 on 16, met within 5 and 15 %. 16 SMs of HybridEP reached 92 to 96 % of
+#: what 32 did on 8 to 36 GB200 (all in HybridEP's README, kernels alone) [estimates, +-10 and +-20 %].
+TOKEN_EXCHANGES, TOKEN_EXPONENT = {"token_exchange": 22e9, "hybrid_exchange": 67e9}, 3.0
+#: What a block of HybridEP's takes for each row that it fetches from another GPU to sum it, however wide [s]: it keeps
+#: few under way. 877 and 577 us for 65,000 and 43,000 rows of 1 KB by 32 blocks on 8 B200 (a comparison of branches of
+#: HybridEP, May 2026) are 0.43 us, the README's 16 blocks over its 32 for rows of 14 KB 0.2 us; between them [estimate,
+#: +-45 %].
+ROW_S = 0.3e-6
 #: Kinds in which every member sends straight to all others: NCCL's, and DeepEP's or HybridEP's of experts' tokens.
-EXCHANGES = ("all_to_all", "token_exchange")
+EXCHANGES = ("all_to_all", *TOKEN_EXCHANGES)
 #: Rate at which DeepEP's and HybridEP's kernels exchange tokens within a domain over that of its links, where blocks
 #: enough copy them [1]: 153 and 158 of 200 GB/s on eight H800 (DeepEP's README); and what an exchange takes beside [s].
 #: HybridEP took 391 and 675 us on 8 and 64 GB200, 1,485 and 4,626 on 16 and 64 H100, for 4,096 tokens of 7,168 values,
 #: each to 8 of 256 experts in 4 of 8 groups (arXiv 2603.07685, table 7): met within 9 % [estimates, +-5 and +-40 %].
 TOKEN_LINK_SHARE, TOKEN_LATENCY_S = 0.76, 90e-6
-#: What one SM's block of them exchanges [B/s], and how sharply the lesser of blocks and links decides: 16, 24, 32 SMs
-#: of HybridEP dispatched and combined 336, 469 and 568 GB/s in the mean on 8 GB200, 304, 410 and 482 on 16 (its table,
-#: DeepEP #420), met within 5 and 15 % [estimate, +-10 %].
-TOKEN_BYTES_PER_SM_S, TOKEN_EXPONENT = 22e9, 3.0
 #: Most of its network's rate that an exchange between nodes reaches, whatever factor other collectives have from steps
 #: that hide them: the same table's NCCL had 40.7 and 44.9 of 50 GB/s on 16 and 64 H100, HybridEP 40 [estimate, +-5
 #: %].
@@ -100,6 +113,8 @@ class CollectiveShapes:
         NaN for the library's own choice.
     domains, link_bytes_per_s, exit_bytes_per_s, efficiency, step_latency_s, delay, nvls, sharp
         As :class:`joulecast.model.cluster.fabric.Fabric` has them; a NaN link rate is the GPU's own.
+    rows
+        As :class:`~joulecast.model.kernels.operators.Collective` has them.
     """
 
     bytes: Array
@@ -113,6 +128,7 @@ class CollectiveShapes:
     delay: Array
     nvls: Array
     sharp: Array
+    rows: Array
 
 
 @dataclass(frozen=True)
@@ -202,18 +218,25 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
     share = min(gpu["collective.network_share"], most) * shapes.efficiency / REFERENCE_EFFICIENCY
     across = leaving / (share * shapes.exit_bytes_per_s) * shapes.delay
     steps = _latency_s(shapes, kind, algorithm, gpu)
-    inside = gpu["collective.latency_per_gpu_s"] * (local - 1.0) * (kind not in (*POINT_TO_POINT, "token_exchange"))
+    inside = gpu["collective.latency_per_gpu_s"] * (local - 1.0) * (kind not in (*POINT_TO_POINT, *TOKEN_EXCHANGES))
     energetic = 0.5 * shapes.bytes if kind in ("broadcast", "send_recv") else by_link
     if not ring:  # a member copies its own part beside what it sends
         energetic = by_link + np.where(n > 1, gpu["collective.link_copy_share"] * shapes.bytes / n, 0.0)
     return CollectiveWork(
         fixed_s=latency + np.where(domains > 1, inside, steps),
-        cycles=(kind != "token_exchange") * by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
-        link_s=np.maximum(by_link / rate, np.where(domains > 1, np.maximum(across, steps), 0.0)),
+        cycles=(kind not in TOKEN_EXCHANGES) * by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
+        link_s=np.maximum(_with_rows(by_link / rate, shapes), np.where(domains > 1, np.maximum(across, steps), 0.0)),
         link_bytes=energetic + leaving / local,
         memory_bytes=_moved(shapes.bytes, n, kind, 0.0) * MEMORY_PASSES.get(kind, 1.0),
         ctas=ctas,
     )
+
+
+def _with_rows(moved_s: Array, shapes: CollectiveShapes) -> Array:
+    """Time of the links, or of blocks that fetch rows one by one, a smooth maximum [s]."""
+    rows_s = shapes.rows * ROW_S / shapes.ctas
+    longer = (moved_s**TOKEN_EXPONENT + rows_s**TOKEN_EXPONENT) ** (1.0 / TOKEN_EXPONENT)
+    return np.where(shapes.rows > 0, longer, moved_s)
 
 
 def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, float]:
@@ -224,12 +247,12 @@ def _within(shapes: CollectiveShapes, kind: str, gpu: GpuModel) -> tuple[Array, 
         latency = gpu.get("collective.transfer_latency_s", latency)
     elif kind == "all_to_all":
         share = gpu.get("collective.exchange_link_share", share)
-    elif kind == "token_exchange":
+    elif kind in TOKEN_EXCHANGES:
         share, latency = TOKEN_LINK_SHARE, latency + TOKEN_LATENCY_S
     own = np.isnan(shapes.link_bytes_per_s)
     rate = share * np.where(own, gpu.device["link_bandwidth_bytes_per_s"], shapes.link_bytes_per_s)
-    if kind == "token_exchange":
-        slower = (rate / (TOKEN_BYTES_PER_SM_S * shapes.ctas)) ** TOKEN_EXPONENT
+    if kind in TOKEN_EXCHANGES:
+        slower = (rate / (TOKEN_EXCHANGES[kind] * shapes.ctas)) ** TOKEN_EXPONENT
         rate = rate * (1.0 + np.where(np.isnan(slower), 0.0, slower)) ** (-1.0 / TOKEN_EXPONENT)
     return rate, latency
 
@@ -240,7 +263,7 @@ def _latency_s(shapes: CollectiveShapes, kind: str, algorithm: str, gpu: GpuMode
     local = np.maximum(n / domains, 1.0)
     levels = np.log2(np.maximum(domains, 1.0))
     if algorithm == "ring":
-        near = np.ones_like(n) if kind in (*RING_STEPS, "token_exchange") else n - domains
+        near = np.ones_like(n) if kind in (*RING_STEPS, *TOKEN_EXCHANGES) else n - domains
         far = STEPS[kind] * domains * (n - 1.0) / n if kind not in (*POINT_TO_POINT, *EXCHANGES) else 1.0
     elif algorithm == "tree":
         near = np.where(domains > 1, 2.0 * (local - 1.0), 2.0 * np.log2(n))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from joulecast.errors import InputError, UnknownNameError
@@ -90,6 +90,8 @@ class Implementation(HashedOnce):
         ``alltoall`` sends every copy of a token, ``flex`` one to each domain or rank (DeepEP).
     exchange_sms
         SMs that the latter's kernels copy on; ``None``: as many as other communication has, or as its links need.
+    hybrid_exchange
+        Whether these are HybridEP's, not DeepEP's.
     fused_permutation
         Whether kernels made for it sort and sum the experts' rows, or PyTorch's own operators.
     row_operator
@@ -102,6 +104,8 @@ class Implementation(HashedOnce):
         (:mod:`joulecast.model.transformer.stored_narrow`).
     narrow_dispatch
         Whether rows, and gradients of results, go to experts in FP8, cast before the exchange.
+    fused_router
+        Whether kernels of Transformer Engine make weights and choices of the router's scores, or PyTorch's operations.
     router_dtype
         Type in which Megatron's router multiplies, ``None`` is ``dtype``.
     averaged
@@ -127,6 +131,14 @@ class Implementation(HashedOnce):
         Whether Megatron's own loss is compiled, which then are five kernels over the logits.
     loss_metrics
         Metrics of training that each take PyTorch's cross-entropy of a micro-batch's logits once more, in fp32.
+    log_probabilities, scored_share
+        How a loss on pairs of sequences takes tokens' log-probabilities, empty for cross-entropy, and of which share of
+        the positions where not of all (:mod:`joulecast.model.transformer.log_probabilities`).
+    reference
+        Model whose forward follows each of the trained one's in such a loss: a ``copy``, or the same with
+        ``adapters-off``; empty where none runs.
+    gradient_free
+        Whether this is such a model's, which has no backward.
     loop_wait_s
         Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s].
     widens_outputs
@@ -185,6 +197,10 @@ class Implementation(HashedOnce):
     fused_loss: bool = False
     native_loss: bool = False
     loss_metrics: int = 0
+    log_probabilities: str = ""
+    scored_share: float = 1.0
+    reference: str = ""
+    gradient_free: bool = False
     loop_wait_s: float = 0.0
     widens_outputs: bool = False
     context_parallel: int = 1
@@ -196,12 +212,14 @@ class Implementation(HashedOnce):
     expert_tensor_fabric: Fabric | None = None
     expert_dispatcher: str = "alltoall"
     exchange_sms: int | None = None
+    hybrid_exchange: bool = False
     fused_permutation: bool = True
     row_operator: str = ""
     fused_experts: bool = False
     stores_activation_input: bool = False
     packs_attention_output: bool = False
     narrow_dispatch: bool = False
+    fused_router: bool = True
     router_dtype: str | None = None
     averaged: bool = False
     compiled: bool = False
@@ -301,6 +319,13 @@ class Implementation(HashedOnce):
     def split_main_parameters(self) -> bool:
         """Whether that optimizer keeps only what fp32 weights have beyond the bf16 ones."""
         return self.narrow_states and (self.narrow is None or not self.narrow.parameters)
+
+    @property
+    def of_reference(self) -> Implementation:
+        """What runs the forward of the ``reference``, without adapters; its weights in 4 bits stay so."""
+        frozen = self.lora if self.lora is not None and self.lora.base else None
+        lora = None if frozen is None else replace(frozen, targets=())
+        return replace(self, lora=lora, recompute="none", reference="", gradient_free=True)
 
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation runs a part of :data:`RecomputeModule` again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from joulecast.model.cluster.collectives import TOKEN_EXCHANGES
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hashing import HashedOnce, hashed_once
@@ -214,18 +215,20 @@ def collective(
     ranks: int | None = None,
     fabric: Fabric | None = None,
     waits: bool = True,
+    rows: float = 0.0,
 ) -> Launch:
-    """Launch of a collective among ``ranks``, by default the tensor-parallel ones."""
+    """Launch of a collective among ``ranks``, by default the tensor-parallel ones, that fetches so many ``rows``."""
     near = ranks is not None or implementation.tensor_domains == 1
     operator = Collective(
         kind,
         size_bytes,
         implementation.tensor_parallel if ranks is None else ranks,
-        ctas=(implementation.exchange_sms if kind == "token_exchange" else None) or implementation.ctas,
+        ctas=(implementation.exchange_sms if kind in TOKEN_EXCHANGES else None) or implementation.ctas,
         fabric=fabric,
         dtype=implementation.dtype,
         name=name,
         threads=implementation.threads,
         copy_engine=near and by_copy_engines(kind, fabric, implementation),
+        rows=rows,
     )
     return Launch(operator, stream="communication", waits=waits, prompt=implementation.comm_first)

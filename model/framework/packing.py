@@ -67,9 +67,7 @@ def packed(lengths: tuple[int, ...], counts: tuple[float, ...], sequence: int, p
     if packing == "whole":
         return _whole(drawn, sequence)
     of = _pieces(lengths, counts, sequence)
-    mean = of.squared
-    squares = _squares_of_cut(drawn, sequence)
-    spread = float(squares.std() / mean)
+    spread = float(_squares_of_cut(drawn, sequence).std() / (2.0 * of.pairs()))
     return Packed(_unless_whole(of, sequence), spread, 1.0)
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Documents in one sequence: what `validate/recorded/documents` is off, but for the rows that gave constants, with what
-#: other cards and lengths leave open [estimate].
-DOCUMENT_FORMS: Mapping[str, Mapping[str, float]] = {"attention_documents": {"time": 0.05, "energy": 0.06}}
-#: Attention with windows, soft-capping or heads of 256, products in FP4 and kernels that cast for them, which no row is
+#: Windows, and documents in one sequence: what `validate/recorded/windows` and `validate/recorded/documents` are off,
+#: but for the rows that gave constants, with what other cards and lengths leave open [estimate].
+POSITION_FORMS: Mapping[str, Mapping[str, float]] = {"attention_positions": {"time": 0.05, "energy": 0.06}}
+#: Attention with soft-capping or heads of 256, products in FP4 and kernels that cast for them, which no row is
 #: of: how far such kernels lie off what is taken from others [estimate].
 UNMEASURED_FORMS: Mapping[str, Mapping[str, float]] = {
     "attention_unmeasured": {"time": 0.2, "energy": 0.2},

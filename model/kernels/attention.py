@@ -1,9 +1,9 @@
 """Fused attention: blocks of queries against blocks of keys, spread over the SMs.
 
 A (batch, head, query block) needs ``j + 1`` key blocks when causal, all of them otherwise. The SMs take query blocks in
-turn, so the kernel ends when the last long one does (in a window of W keys none needs more than ``⌈(W - 1)/128⌉ + 1``,
-as FlashAttention's and cuDNN's kernels skip blocks outside it; no such kernel was measured). Documents that are kept
-apart have blocks of their own, :mod:`joulecast.model.kernels.documents`:
+turn, so the kernel ends when the last long one does (in a window of W keys none needs more than ``⌈(W - 1)/128⌉ + 1``).
+Documents that are kept apart have blocks of their own, :mod:`joulecast.model.kernels.documents`; what kernels take more
+of both is in :mod:`joulecast.model.kernels.positions`:
 
     cycles = c · (blocks / SMs + a · longest + o · query_blocks / SMs) + c0,      c = 2·flop(block) / (R·η)
 
@@ -39,6 +39,7 @@ from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
 from joulecast.model.kernels.head_width import next_wider, pace
 from joulecast.model.kernels.operators import products_width
+from joulecast.model.kernels.positions import WINDOWS, looked_at
 
 Array = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -66,12 +67,9 @@ RESEMBLES: dict[str, tuple[str, tuple[float, float]]] = {
 BEGINS = {FLEX: (1.6, 1.13)}
 #: Energy of an operation over that of the kernels that a backend resembles, forward and backward [+-0.03].
 DEARER = {FLEX: (0.83, 0.85)}
-#: Squares' worth of what costs more where a sequence has several documents (``more`` of
-#: :class:`joulecast.model.kernels.documents.Blocks`), forward and backward, from the same rows. FlashAttention-2's
-#: forward takes half to one square more for a block in documents of 256 to 1,024 tokens and hardly any beyond; one
-#: figure stands for all, so that those of 256 and of 2,048 are forecast 4 to 13 % too long [estimate, +-0.4]. Flex
-#: attention evaluates its mask in squares that a document does not fill [+-0.1].
-AGAIN = {"flash-attention-2": (1.0, 0.0), FLEX: (0.34, 0.39)}
+#: Cycles of flex attention's kernels for each doubling of heads over 128, forward and backward, over those of the same
+#: operations: heads of 256 in windows of 1,024 on an H100 and an H200 (`validate/recorded/windows`) [estimates, +-8 %].
+WIDE_FLEX = (1.18, 2.3)
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
 #: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
 #: meet within 3 % [estimates, +-6 %].
@@ -206,8 +204,9 @@ def attention_work(
     by_backend = gpu.get(f"kernel.attention.{backend}.{direction}.pace", by_backend)
     prefix, backward = f"kernel.attention.{kernels}.{direction}.", direction == "backward"
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
-    if fp8 is not None and backward and not fp8.skips:
-        shapes = replace(shapes, causal=np.zeros_like(shapes.causal))
+    if fp8 is not None and backward:
+        skips = shapes.batch * shapes.heads <= fp8.most_heads
+        shapes = replace(shapes, causal=np.where(skips, shapes.causal, 0.0))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
     block_flops = 2.0 * BLOCK * BLOCK * products_width(shapes.head_dim, shapes.value_dim, backward=backward)
@@ -216,12 +215,15 @@ def attention_work(
         block_flops = block_flops * np.where(shapes.value_dim > 0, 1.0, wider)
     slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0) if kernels == "cudnn" else 1.0
     products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
+    if backend == FLEX:
+        products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
     block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
     heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
     own = gpu[prefix + "block_overhead"]
     overhead = BEGINS.get(backend, (1.0, 1.0))[backward] * own
-    mean = heads * (blocks + _again(documents, backend, backward=backward) + overhead * per_head) / gpu.sm_count
+    looked, hidden = _looked(shapes, documents, blocks, per_head, backend, backward=backward)
+    mean = heads * (blocks + looked + hidden + overhead * per_head) / gpu.sm_count
     load = _Load(mean, keys, keys + overhead, np.ones(mean.shape, dtype=np.bool_))
     if (kernels, direction) == ("flash-attention-2", "forward"):
         load = load.where(apart, _few_heads(shapes, mean, overhead, gpu))
@@ -234,7 +236,7 @@ def attention_work(
     if deterministic and backward:
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
-    executed = block_flops * heads * (blocks + own * per_head)
+    executed = block_flops * heads * (blocks + hidden + own * per_head)
     hbm_bytes = _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5)
     waited = _full_speed_bytes(shapes, sums=backend != FLEX) if backward else hbm_bytes
     memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]
@@ -258,10 +260,25 @@ def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool
     return np.asarray(np.where(shapes.keys > shapes.sequence, np.maximum(alone - first, mean), mean))
 
 
-def _again(documents: DocumentBlocks | None, backend: str, *, backward: bool) -> Array | float:
-    """Squares' worth of what costs more in several documents, a head; shape ``(n,)``, or 0 without any."""
-    kernels = backend if backend in AGAIN else resembled(backend, "forward")[0]
-    return 0.0 if documents is None else AGAIN.get(kernels, (0.0, 0.0))[backward] * documents.more
+def _looked(
+    shapes: AttentionShapes,
+    documents: DocumentBlocks | None,
+    blocks: Array,
+    per_head: Array,
+    backend: str,
+    *,
+    backward: bool,
+) -> tuple[Array, Array]:
+    """Squares' worth that a head costs more in a window or in documents: time alone, and computed; shapes ``(n,)``."""
+    windowed = (shapes.window > 0) & (shapes.window < shapes.keys)
+    more = None if documents is None else np.where(documents.queries > 0, documents.more, -1.0)
+    kernels = looking(backend)
+    return looked_at(blocks, per_head, windowed, more, shapes.head_dim, kernels, backward=backward)
+
+
+def looking(backend: str) -> str:
+    """Whose windows and documents a backend's are: a name in :mod:`joulecast.model.kernels.positions`, or its own."""
+    return backend if backend in WINDOWS else resembled(backend, "forward")[0]
 
 
 def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -> tuple[Array, Array, Array, Bool]:

@@ -9,17 +9,20 @@ steps of half as many (backward blocks of keys take queries so), so that one of 
 squares of B by B. What a block takes to begin and to end follows its positions, so that all of a sequence take the
 same: forwards of documents of 64, 96, 128 and 192 tokens show both (`validate/recorded/documents`).
 
+In a window of W keys the block i leaves out the ⌊(B·(i - 1) - W + 1) / (B/2)⌋ steps before what its first query sees;
+of a document longer than W tokens W·(l - W/2) pairs are left.
+
 Kernels that go by a list of squares (PyTorch's ``flex_attention``) lay one grid over the whole sequence and leave out
 the squares that no document touches. Where documents begin at any position of a block alike, one of
 ``l = (a - 1) B + r`` tokens, ``0 < r <= B``, meets a blocks with the chance ``1 - (r - 1) / B`` and a + 1 otherwise;
 two neighbours share the square on the diagonal in which one ends and the other begins. Documents of whole blocks lie on
-the grid.
+the grid. In a window no block of queries meets more than ⌈(W - 1) / B⌉ + 1 squares.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,60 +67,82 @@ class Documents(HashedOnce):
     ----------
     pieces
         Pairs (tokens, how many documents of the mean sequence are as long), ascending. Together they fill the sequence.
+    load
+        Pairs of positions over those of the mean sequence: of a rank whose documents are longer. In a window, which
+        longer documents hardly notice, none are more.
     """
 
     pieces: tuple[tuple[float, float], ...]
+    load: float = 1.0
 
-    @property
-    def squared(self) -> float:
-        """Σ l² over the documents of a sequence, twice the pairs that a causal mask leaves."""
-        return sum(count * length * length for length, count in self.pieces)
+    def pairs(self, window: int = 0) -> float:
+        """Pairs of positions that a causal mask leaves of a sequence, of ``window`` keys for each query if not 0."""
+        whole = 0.5 * sum(count * length * length for length, count in self.pieces)
+        if not self._cut(window):
+            return self.load * whole
+        return whole - 0.5 * sum(count * max(length - window, 0.0) ** 2 for length, count in self.pieces)
 
     @property
     def count(self) -> float:
         """Documents of a sequence."""
         return sum(count for _, count in self.pieces)
 
-    def times(self, load: float) -> Documents:
-        """So many times as many documents: of a rank that has more to do than the mean."""
-        return self if load == 1.0 else Documents(tuple((length, load * count) for length, count in self.pieces))
-
-    def blocks(self, size: float) -> Blocks:
+    def blocks(self, size: float, window: int = 0) -> Blocks:
         """Blocks of ``size`` queries and keys, of kernels that begin anew at each document."""
         squares = more = 0.0
+        step, cut = 0.5 * size, self._cut(window)
         for length, count in self.pieces:
-            whole, step = math.floor(length / size), 0.5 * size
+            whole = math.floor(length / size)
             rest = math.ceil(length / step) if length > whole * size else 0
-            squares += count * (whole * (whole + 1) / 2.0 + rest / 2.0)
+            left_out = _steps_before(math.ceil(length / size), size, window) if cut else 0.0
+            squares += count * (whole * (whole + 1) / 2.0 + rest / 2.0 - left_out / 2.0)
             more += count * length / size if length > size else 0.0
-        return Blocks(self._queries(size), squares, self._longest(size), more)
+        load = 1.0 if cut else self.load
+        return Blocks(self._queries(size), load * squares, self._longest(size, window), more)
 
-    def grid(self, size: float) -> Blocks:
+    def grid(self, size: float, window: int = 0) -> Blocks:
         """The same of kernels that lay one grid over the sequence."""
-        if all(length % size == 0 for length, _ in self.pieces):
-            return replace(self.blocks(size), more=0.0)
+        aligned = all(length % size == 0 for length, _ in self.pieces)
+        cut, seen = self._cut(window), _seen(window, size)
         squares = met = more = 0.0
         inner = max(1.0 - 2.0 / self.count, 0.0)  # the first begins on the grid, the last ends on it
         for length, count in self.pieces:
             fewest = math.ceil(length / size)
-            chance = inner * (length - (fewest - 1) * size - 1.0) / size
+            chance = 0.0 if aligned else inner * (length - (fewest - 1) * size - 1.0) / size
             for blocks, share in ((fewest, 1.0 - chance), (fewest + 1, chance)):
                 met += count * share * blocks
-                squares += count * share * blocks * (blocks + 1) / 2.0
-                more += count * share * max(2.0 * blocks - 3.0, 0.0)
-        queries = self._queries(size)
-        return Blocks(queries, squares - max(met - queries, 0.0), self._longest(size), more)
+                most = min(blocks, seen)
+                squares += count * share * (most * (most + 1) / 2.0 + (blocks - most) * most)
+                more += count * share * max(most + min(blocks - 1.0, seen) - 2.0, 0.0)
+        queries, load = self._queries(size), 1.0 if cut else self.load
+        squares -= max(met - queries, 0.0)
+        return Blocks(queries, load * squares, self._longest(size, window), 0.0 if aligned else more)
+
+    def _cut(self, window: int) -> bool:
+        """Whether a window hides positions of the longest document from others of it."""
+        return 0 < window < max(length for length, _ in self.pieces)
 
     def _queries(self, size: float) -> float:
         return sum(count * length for length, count in self.pieces) / size
 
-    def _longest(self, size: float) -> float:
-        """Blocks of the longest document, the mean over sequences, of which as many as may be have another one."""
+    def _longest(self, size: float, window: int) -> float:
+        """Squares of the longest block, the mean over sequences, of which as many as may be have another document."""
         longest = reached = 0.0
         for length, count in reversed(self.pieces):
             share = min(count, 1.0 - reached)
-            longest, reached = longest + share * math.ceil(length / size), reached + share
+            longest, reached = longest + share * min(math.ceil(length / size), _seen(window, size)), reached + share
         return longest
+
+
+def _seen(window: int, size: float) -> float:
+    """Squares that a whole block of queries meets in a window, any number where there is none (0)."""
+    return math.ceil((window - 1.0) / size) + 1.0 if window else math.inf
+
+
+def _steps_before(blocks: int, size: float, window: int) -> float:
+    """Steps of keys that ``blocks`` blocks of a document's queries leave out, all together."""
+    first = size * np.arange(blocks) - window + 1.0
+    return float(np.floor(first.clip(0.0) / (0.5 * size)).sum())
 
 
 def gathered(lengths: Array, counts: Array) -> Documents:

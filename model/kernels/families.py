@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.kernels.attention import AGAIN, resembled
+from joulecast.model.kernels.attention import looking
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Scan, Streaming
+from joulecast.model.kernels.positions import WINDOWS
 
 #: Every family; the first word is the kind, whose figure stands in where a family has none.
 FAMILIES = (
@@ -44,7 +45,7 @@ FAMILIES = (
     "attention_unmeasured",
     "gemm_fp4",
     "streaming_fp4",
-    "attention_documents",
+    "attention_positions",
     "scan",
 )
 _INDEX = {family: index for index, family in enumerate(FAMILIES)}
@@ -95,18 +96,18 @@ def _large_product(operator: Gemm) -> str:
 
 
 def _attention(operator: Attention, small_outputs: float, cache_bytes: float) -> str:
-    """Of attention: kernels with windows, soft-capping, ALiBi or wide heads were measured on no card.
+    """Of attention: kernels with soft-capping, ALiBi or wide heads were measured on no card.
 
-    Documents were in FlashAttention-2's and flex attention's alone.
+    Which of its backwards in FP8 cuDNN chooses is not known.
     """
     if operator.tile is not None:
         return "tile_attention"
-    local = 0 < operator.window < operator.keys
-    if local or operator.each_score in ("softcap", "alibi") or operator.head_dim >= WIDE_HEADS:
+    if (operator.dtype, operator.direction) == ("fp8", "backward"):
         return "attention_unmeasured"
-    if operator.documents is not None:
-        known = operator.backend in AGAIN or resembled(operator.backend, operator.direction)[0] in AGAIN
-        return "attention_documents" if known else "attention_unmeasured"
+    if operator.each_score in ("softcap", "alibi") or operator.head_dim >= WIDE_HEADS:
+        return "attention_unmeasured"
+    if operator.documents is not None or 0 < operator.window < operator.keys:
+        return "attention_positions" if looking(operator.backend) in WINDOWS else "attention_unmeasured"
     return f"attention_{operator.direction}"
 
 

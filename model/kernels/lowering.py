@@ -26,6 +26,7 @@ from joulecast.model.kernels.attention import (
     attention_work,
     resembled,
 )
+from joulecast.model.kernels.attention_fp8 import FP8_SAVES
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
 from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
@@ -228,7 +229,7 @@ def _document_blocks(operators: Sequence[Attention]) -> DocumentBlocks | None:
     if all(o.documents is None for o in operators):
         return None
     grid = operators[0].backend == FLEX
-    known = [o.documents and (o.documents.grid if grid else o.documents.blocks)(BLOCK) for o in operators]
+    known = [o.documents and (o.documents.grid if grid else o.documents.blocks)(BLOCK, o.window) for o in operators]
     columns = (
         np.array([getattr(blocks, field) if blocks else 0.0 for blocks in known])
         for field in ("queries", "squares", "longest", "more")
@@ -242,8 +243,9 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     kernels, _ = resembled(first.backend, first.direction)
     per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
     per_flop *= DEARER.get(first.backend, (1.0, 1.0))[first.direction == "backward"]
-    if first.dtype == "fp8":  # an estimate: the matrix units' share changes, softmax does not
-        per_flop -= gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
+    if first.dtype == "fp8":
+        units = gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
+        per_flop -= FP8_SAVES[first.direction == "backward"] * units
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
     flops = column(operators, "flops")
     switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
@@ -326,6 +328,7 @@ def _collective_shapes(operators: Sequence[Collective]) -> CollectiveShapes:
     return CollectiveShapes(
         bytes=column(operators, "bytes"),
         gpus=column(operators, "gpus"),
+        rows=column(operators, "rows"),
         ctas=np.array([np.nan if o.ctas is None else o.ctas for o in operators]),
         link_bytes_per_s=np.array([np.nan if f.link_bytes_per_s is None else f.link_bytes_per_s for f in fabrics]),
         **{name: column(fabrics, name) for name in names},

@@ -82,7 +82,7 @@ def _check_documents(attention: Attention) -> None:
     if not lengths or len(lengths) < len(documents.pieces) or max(lengths) > attention.sequence:
         remedy = "Give pairs of a length, of the sequence's at most, and how many documents are as long."
         raise InputError(f"documents of {attention.sequence} tokens", key="documents", remedy=remedy)
-    for field in ("window", "deterministic", "tile"):
+    for field in ("deterministic", "tile"):
         if getattr(attention, field):
             remedy = "Leave one of them out."
             raise InputError(f"documents and {field} are not known together", key=field, remedy=remedy)

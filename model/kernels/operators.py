@@ -194,10 +194,10 @@ class Attention(HashedOnce):
         :func:`products_width`.
         """
         pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
-        if 0 < self.window < self.keys:
+        if self.documents is not None:
+            pairs = self.documents.pairs(self.window)
+        elif 0 < self.window < self.keys:
             pairs = self.window * (self.sequence - 0.5 * self.window)
-        elif self.documents is not None:
-            pairs = 0.5 * self.documents.squared
         width = products_width(self.head_dim, self.value_dim, backward=self.direction != "forward")
         return 2.0 * self.batch * self.heads * width * pairs
 
@@ -303,6 +303,8 @@ class Collective(HashedOnce):
         fastest of those that the fabric has.
     copy_engine
         Whether the GPU's copy engines move the data instead of its SMs.
+    rows
+        Rows that blocks of the kernel fetch one by one and sum, each of which takes a time whatever its width; 0: none.
     """
 
     kind: str
@@ -315,6 +317,7 @@ class Collective(HashedOnce):
     name: str = "collective"
     threads: int | None = None
     copy_engine: bool = False
+    rows: float = 0.0
 
 
 @hashed_once

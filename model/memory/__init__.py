@@ -3,6 +3,7 @@
 - ``footprint``: what is held, when it is highest, and whether it fits, on a ``pipeline_rank``; ``moments`` for what
   comes and goes; ``allocator`` for what PyTorch reserves beyond.
 - ``activations``: bytes kept between forward and backward; ``recomputation``: parts computed again instead;
-  ``modules_kept``: layers of transformers and torchtitan; ``lora_kept``: of adapters beside frozen weights.
+  ``modules_kept``: layers of transformers and torchtitan; ``lora_kept``: of adapters beside frozen weights;
+  ``pairs_kept``: what losses on pairs of sequences take.
 - ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks.
 """

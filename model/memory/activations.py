@@ -9,11 +9,12 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import lora_kept, modules_kept
+from joulecast.model.memory import lora_kept, modules_kept, pairs_kept
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
     delta_net,
+    hybrid_exchange,
     math_attention,
     multi_token,
     operator_checkpoints,
@@ -43,8 +44,8 @@ class MicroBatchBytes:
         The residual stream between two stages, and the logits.
     layer_transient, loss_transient
         Temporary results at the worst moment of a layer's backward, and of the loss's.
-    user_buffers
-        Buffers of stepwise communication.
+    user_buffers, exchange_buffers
+        Buffers of stepwise communication, and of HybridEP, outside PyTorch's allocator.
     """
 
     shard: Shard
@@ -55,6 +56,7 @@ class MicroBatchBytes:
     layer_transient: float
     loss_transient: float
     user_buffers: float
+    exchange_buffers: float
 
 
 @lru_cache(maxsize=4096)
@@ -73,6 +75,7 @@ def micro_batch_bytes(
         layer_transient=max((one.layer_transient for one in each), default=0.0) or layer_transient_bytes(s),
         loss_transient=loss_transient_bytes(s),
         user_buffers=_user_buffer_bytes(s),
+        exchange_buffers=_exchange_buffer_bytes(s),
     )
 
 
@@ -112,6 +115,14 @@ def _user_buffer_bytes(s: Shard) -> float:
     if s.implementation.framework != "megatron":
         return tensor + s.activation_bytes
     return tensor + 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
+
+
+def _exchange_buffer_bytes(s: Shard) -> float:
+    """Buffers in which HybridEP's kernels put experts' tokens."""
+    experts = s.config.experts
+    return (
+        0.0 if experts is None else hybrid_exchange.buffer_bytes(s.implementation, experts, s.norm_tokens, row_width(s))
+    )
 
 
 def boundary_bytes(s: Shard) -> float:
@@ -228,6 +239,8 @@ def _eager_activation_extra(s: Shard) -> int:
 def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    if pairs_kept.chunked(s):
+        return pairs_kept.head_bytes(s)
     if s.implementation.modules != "joint":
         ends = modules_kept.final_norm_bytes(s) + modules_kept.head_weight_bytes(s, vocab)
         return ends + s.tokens * vocab * _kept_logit_bytes(s)
@@ -270,6 +283,8 @@ def loss_transient_bytes(s: Shard) -> float:
     logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
+    if s.implementation.log_probabilities:
+        return pairs_kept.loss_transient_bytes(s, vocab, weight)
     if s.implementation.fused_loss:
         return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
     if head_is_split(s.implementation) and s.implementation.modules == "torchtitan":

@@ -18,12 +18,15 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
 from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
     StateShards,
     gathered_by_fsdp_bytes,
     outside_layers_bytes,
     parameter_bytes,
+    reference_bytes,
+    weights_bytes,
     whole_throughout_bytes,
 )
 from joulecast.model.training.optimizer import widened_gradient_bytes
@@ -45,7 +48,8 @@ class MemoryFootprint:
     Attributes
     ----------
     parameters, gradients, optimizer
-        Model states, gradients as far as they are there at the peak.
+        Model states, parameters with those of a reference model that is a copy, gradients as far as they are there at
+        the peak.
     activations
         Kept for the backward by the micro-batches in flight.
     outputs
@@ -144,7 +148,7 @@ def memory_footprint(
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
-        parameters=rest.weights / split.parameters + experts.weights / split.expert_parameters,
+        parameters=weights_bytes((rest, experts), split) + reference_bytes(*held, split),
         gradients=gradients,
         optimizer=rest.optimizer / split.optimizer + experts.optimizer / split.expert_optimizer,
         activations=kept,
@@ -155,7 +159,10 @@ def memory_footprint(
         + (0.0 if symmetric else one.user_buffers)
         + _stand_in_bytes(config, implementation, last=rank.last),
         gathered=gathered,
-        context=CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES + (one.user_buffers if symmetric else 0.0),
+        context=CONTEXT_BYTES
+        + communicators * COMMUNICATOR_BYTES
+        + one.exchange_buffers
+        + (one.user_buffers if symmetric else 0.0),
         cached=cached_bytes(one, rank, gathered=whole[0], elements=own, gradients=gradients),
     )
 
@@ -195,7 +202,11 @@ def _gathered_and_gradients(
     ``elements`` are its gradients, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations.
     """
     implementation = one.shard.implementation
-    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
+    outside = 0.0
+    if implementation.reference == "copy":
+        of_reference = implementation.of_reference
+        outside = outside_layers_bytes(one.shard.config, of_reference, rank.first, rank.last)
+    gathered = gathered_at_peak(whole, transient, one, rank, outside) if split.splits_parameters else 0.0
     gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
     if implementation.framework != "megatron":
         counted = transient + gathered
@@ -236,7 +247,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
     s, moments = one.shard, [one.layer_transient]
     if rank.last:
-        moments.append(one.loss_transient)
+        moments += [one.loss_transient, reference_transient_bytes(s)]
         if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
             merged = rank.micro_batches if rank.pipelined else 0
             moments.append(merged * one.logits - kept)

@@ -99,7 +99,12 @@ def first_norm_bytes(s: Shard) -> float:
 def final_norm_bytes(s: Shard) -> float:
     """Of the norm in front of the head, its result included where the head's weight has a gradient."""
     size = float(DTYPE_BYTES[s.implementation.dtype]) if s.implementation.lora is None else 0.0
-    return s.config.hidden * (_norm_input(s) * s.norm_tokens + size * s.tokens)
+    return final_norm_input_bytes(s) + s.config.hidden * size * s.tokens
+
+
+def final_norm_input_bytes(s: Shard) -> float:
+    """Of that norm without its result."""
+    return s.config.hidden * _norm_input(s) * s.norm_tokens
 
 
 def head_weight_bytes(s: Shard, vocab: int) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import modules_kept
+from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
 if TYPE_CHECKING:
@@ -74,13 +75,19 @@ def _table(one: MicroBatchBytes) -> float:
 
 
 def gathered_at_peak(
-    whole: tuple[float, float, float], transient: float, one: MicroBatchBytes, rank: PipelineRank
+    whole: tuple[float, float, float],
+    transient: float,
+    one: MicroBatchBytes,
+    rank: PipelineRank,
+    of_reference: float = 0.0,
 ) -> float:
     """What FSDP holds whole beyond the rest, ``transient`` included, when memory is fullest.
 
     That is between forward and backward, unless a layer's backward holds more than that of the loss has freed by then,
     as measured on two and four H200s (`validate/recorded/h200_sxm/train_sharded.jsonl`, `train_second.jsonl`), or at
     the end. In PyTorch a second layer's gradients come when what the first one kept is gone.
+
+    ``of_reference``: what is outside the layers of a reference model that is a copy, whole in its forward.
     """
     between, during, further = whole
     if one.shard.implementation.framework == "megatron":
@@ -88,7 +95,9 @@ def gathered_at_peak(
     during += max(0.0, further - one.layer)
     if not rank.last:
         return during
-    moments = [between + one.loss_transient, during + one.layer_transient - one.ends, transient]
+    read = reference_transient_bytes(one.shard)
+    compared = between + of_reference + read if read else 0.0
+    moments = [between + one.loss_transient, compared, during + one.layer_transient - one.ends, transient]
     if transient > max(one.layer_transient, one.loss_transient):  # what is outside of the layers comes last
         moments.append(between + transient)
     return max(moments) - transient

@@ -104,6 +104,27 @@ def parameter_bytes(
     return held(expert=False), held(expert=True)
 
 
+def weights_bytes(held: tuple[Held, Held], split: StateShards) -> float:
+    """Weights that a rank has of what :func:`parameter_bytes` finds."""
+    rest, experts = held
+    return rest.weights / split.parameters + experts.weights / split.expert_parameters
+
+
+def reference_bytes(
+    config: ModelConfig,
+    implementation: Implementation,
+    layers: int,
+    first: bool,
+    last: bool,
+    others: tuple[int, ...],
+    split: StateShards,
+) -> float:
+    """Weights of a reference model that is a copy, split as those of the model are."""
+    if implementation.reference != "copy":
+        return 0.0
+    return weights_bytes(parameter_bytes(config, implementation.of_reference, layers, first, last, others), split)
+
+
 def whole_throughout_bytes(
     config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, others: tuple[int, ...]
 ) -> tuple[float, float]:

@@ -48,7 +48,8 @@ LONGER, LONGER_SD = "training_longer", 0.14
 #: hosts do not hold the experts up [log of time; estimate with those steps in view].
 EXPERTS_SD = 0.12
 #: What a step of a hybrid of Mamba-2 differs by beyond these: 52 published steps in nineteen groups of sources, models
-#: and GPUs are 0.22 off, root mean square of the groups' means [log of time; estimate with those steps in view].
+#: and GPUs were 0.22 off, root mean square of the groups' means, before all was counted that HybridEP exchanges, 0.15
+#: since [log of time; estimate with those steps in view].
 HYBRIDS_SD = 0.16
 #: In the file of factors: what a GPU without published steps adds, and a framework without a scalar.
 UNSEEN_GPU, UNSEEN_GENERATION = "unseen.gpu", "unseen.generation"

@@ -175,7 +175,7 @@ def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -
         split = embedding_is_split(config, run)
         rows = local_vocabulary(config.vocab, split, run)
         yield ParameterTensor("mtp.embedding.weight", rows * config.hidden, rows=rows, replicated=not split)
-    for index in range(config.mtp_layers):
+    for index in range(config.prediction_modules):
         projection = config.hidden // run.tensor_parallel * 2 * config.hidden
         yield ParameterTensor(f"mtp.{index}.projection.weight", projection, linear=True)
         for name in ("token_norm", "hidden_norm", "norm"):

@@ -22,9 +22,12 @@ What several of them call:
 - State spaces: ``state_space`` for the kernels between a mixer's projections, called by ``modules_state_space`` and
   ``megatron_state_space``; linear attention: ``delta_net``, called by ``modules_delta_net``. ``gated_attention``: what
   multiplies attention's result.
-- Experts: ``expert_rows`` for how tokens reach them, ``row_operators`` for PyTorch's kernels that take them there,
-  ``biased_experts`` for clamps and biases in Megatron, ``latent_experts`` for projections around them.
+- Experts: ``expert_rows`` for how tokens reach them (``expert_parts``: of how many ranks), ``row_operators`` for
+  PyTorch's kernels that take them there, ``biased_experts`` for clamps and biases in Megatron, ``latent_experts`` for
+  projections around them; ``unfused_router`` for scores in Megatron, ``hybrid_exchange`` for what HybridEP sends beside
+  tokens.
 - Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``
   for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer bits until the backward.
-- The ends of the stack: ``head`` with the embedding, ``loss``, ``softcap`` of logits, and ``multi_token`` prediction.
+- The ends of the stack: ``head`` with the embedding, ``loss``, ``log_probabilities`` for losses on pairs of sequences,
+  ``softcap`` of logits, and ``multi_token`` prediction.
 """

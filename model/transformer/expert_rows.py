@@ -10,7 +10,8 @@ The ``flex`` dispatcher (DeepEP, HybridEP) sends a token once to each domain tha
 domain once to each such rank, straight from where it lies, and copies it there: of k choices among p equal parts
 p·(1 − (1 − 1/p)^k) are different on average, p being those that its router may choose from (node-limited routing).
 Its results are summed there, too, and on their way back: nothing is permuted where tokens come from. It may send in FP8
-what goes to experts, tokens and gradients of results, and brings back in the layers' type what they make.
+what goes to experts, tokens and gradients of results, and brings back in the layers' type what they make. HybridEP
+sends more than tokens (:mod:`.hybrid_exchange`).
 
 The rows of a rank's experts are the mean times a load: either the capacity factor, to which every expert is padded or
 cut, or without one (dropless) how far the busiest rank lies above the mean, for all wait for it.
@@ -31,8 +32,9 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
-from joulecast.model.transformer import stored_narrow
-from joulecast.model.transformer.row_operators import choice, widened
+from joulecast.model.transformer import hybrid_exchange, stored_narrow, unfused_router
+from joulecast.model.transformer.expert_parts import met
+from joulecast.model.transformer.row_operators import widened
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
 ROW_STEP = 16
@@ -119,16 +121,22 @@ def row_width(s: Shard) -> int:
 def router_forward(s: Shard) -> tuple[Launch, ...]:
     """Product, softmax in fp32, choice, and the numbers of rows that the ranks tell each other."""
     experts, tokens = experts_of(s), s.norm_tokens
-    scores, dtype = tokens * experts.count, s.implementation.router_dtype or s.implementation.dtype
-    counts = 4.0 * experts.count * s.implementation.expert_parallel
+    dtype = s.implementation.router_dtype or s.implementation.dtype
     product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
     return (
         *widened_input(s, "router.input.widen"),
         Launch(product),
-        streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count),
-        choice(tokens, experts.count),
-        *_among_experts(s, "all_gather", "router.counts.all_gather", counts),
+        *unfused_router.forward(experts, tokens, fused=s.implementation.fused_router),
+        *_numbers_of_rows(s),
     )
+
+
+def _numbers_of_rows(s: Shard) -> tuple[Launch, ...]:
+    """What the ranks tell each other of their tokens' choices: a number for each expert, or HybridEP all of them."""
+    run, experts = s.implementation, experts_of(s)
+    if run.hybrid_exchange:
+        return hybrid_exchange.choices(run, experts, s.norm_tokens)
+    return _among_experts(s, "all_gather", "router.counts.all_gather", 4.0 * experts.count * run.expert_parallel)
 
 
 def widened_input(s: Shard, name: str) -> tuple[Launch, ...]:
@@ -188,24 +196,27 @@ def dispatched_bytes(run: Implementation) -> float:
     return run.narrow.value_bytes if run.narrow_dispatch and run.narrow else float(DTYPE_BYTES[run.dtype])
 
 
-def to_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    """Rows to the ranks of their experts, there sorted by expert."""
+def to_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> tuple[Launch, ...]:
+    """Rows to the ranks of their experts, there sorted by expert; ``weighted``: with their tokens' weights."""
     value = dispatched_bytes(s.implementation)
     size, share = e.sent * row_width(s) * value, value / DTYPE_BYTES[s.implementation.dtype]
+    sent = size + weighted * hybrid_exchange.weight_bytes(s.implementation, experts_of(s), e.sent)
     return (
-        *_among_experts(s, _exchange(s), f"{name}.all_to_all", size * _sent_share(s)),
+        *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s)),
         *_among_shares(s, "all_gather", f"{name}.all_gather", size * s.implementation.expert_tensor_parallel),
-        *_sorting(name, s, e, reads=share * _arriving(s), writes=share),
+        *_sorting(name, s, e, reads=share * _arriving(s), writes=share, cycles=hybrid_exchange.SORTED),
     )
 
 
-def from_experts(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    """The way back."""
+def from_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> tuple[Launch, ...]:
+    """The way back; ``weighted``: with gradients of the weights."""
     size = float(e.sent * row_width(s) * DTYPE_BYTES[s.implementation.dtype])
+    fetched = e.sent * _sent_share(s) if s.implementation.hybrid_exchange else 0.0
+    sent = size + weighted * hybrid_exchange.weight_bytes(s.implementation, experts_of(s), e.sent)
     return (
-        *_sorting(name, s, e, writes=_arriving(s)),
+        *_sorting(name, s, e, writes=_arriving(s), cycles=hybrid_exchange.SUMMED),
         *_among_shares(s, "reduce_scatter", f"{name}.reduce_scatter", size * s.implementation.expert_tensor_parallel),
-        *_among_experts(s, _exchange(s), f"{name}.all_to_all", size * _sent_share(s)),
+        *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s), fetched),
     )
 
 
@@ -228,7 +239,9 @@ def padded(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 def _exchange(s: Shard) -> str:
     """Kind of the communication between ranks."""
-    return "token_exchange" if s.implementation.expert_dispatcher == "flex" else "all_to_all"
+    if s.implementation.expert_dispatcher != "flex":
+        return "all_to_all"
+    return "hybrid_exchange" if s.implementation.hybrid_exchange else "token_exchange"
 
 
 def _arriving(s: Shard) -> float:
@@ -236,7 +249,7 @@ def _arriving(s: Shard) -> float:
     run, experts = s.implementation, experts_of(s)
     if run.expert_dispatcher != "flex":
         return 1.0
-    return max(_met(experts, run.expert_parallel) / experts.active, REPEATED_READS)
+    return max(met(experts, run.expert_parallel) / experts.active, REPEATED_READS)
 
 
 def _sent_share(s: Shard) -> float:
@@ -245,33 +258,22 @@ def _sent_share(s: Shard) -> float:
     if run.expert_dispatcher != "flex":
         return run.expert_load
     domains = run.expert_fabric.domains if run.expert_fabric is not None else 1
-    return run.expert_load * _met(experts, domains if domains > 1 else run.expert_parallel) / experts.active
+    return run.expert_load * met(experts, domains if domains > 1 else run.expert_parallel) / experts.active
 
 
-def _met(experts: Experts, parts: int) -> float:
-    """Expected number of different parts, of ``parts`` that share the experts, to which a token goes."""
-    return different_parts(experts.active, parts_allowed(experts.groups, experts.chosen_groups, parts))
+def _arrived(s: Shard, e: ExpertShard) -> float:
+    """Tokens that reach the busiest rank, each once."""
+    run, experts = s.implementation, experts_of(s)
+    return run.expert_load * e.sent * met(experts, run.expert_parallel) / experts.active
 
 
-def different_parts(chosen: int, parts: float) -> float:
-    """Expected number of different parts among ``chosen`` independent, equally likely ones of ``parts``."""
-    return parts * (1.0 - (1.0 - 1.0 / parts) ** chosen)
+def _sorting(
+    name: str, s: Shard, e: ExpertShard, *, cycles: float, reads: float = 1.0, writes: float = 1.0
+) -> tuple[Launch, ...]:
+    """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well.
 
-
-def parts_allowed(groups: int, chosen: int, parts: int) -> float:
-    """Expected number of equal parts that hold some of the ``chosen`` groups among ``groups`` (node-limited routing).
-
-    >>> parts_allowed(8, 4, 64), parts_allowed(8, 4, 8), parts_allowed(8, 4, 2)
-    (32.0, 4.0, 1.9714285714285715)
+    ``cycles`` are what HybridEP's kernels take for each token that arrives and each expert.
     """
-    if parts >= groups:
-        return parts * chosen / groups
-    without = math.comb(groups - groups // parts, chosen) / math.comb(groups, chosen)
-    return parts * (1.0 - without)
-
-
-def _sorting(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> tuple[Launch, ...]:
-    """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well."""
     run, hidden = s.implementation, row_width(s)
     alone = run.expert_parallel * run.expert_tensor_parallel == 1 and run.framework != "megatron"
     if e.experts == 1 or alone:
@@ -288,14 +290,15 @@ def _sorting(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes:
         dtype=run.dtype,
         rows=rows,
         columns=hidden,
+        sm_cycles=cycles * e.experts * _arrived(s, e) if run.hybrid_exchange else 0.0,
     )
     return (sort,)
 
 
-def _among_experts(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
-    """A communication among the ranks that share a layer's experts."""
+def _among_experts(s: Shard, kind: str, name: str, size_bytes: float, rows: float = 0.0) -> tuple[Launch, ...]:
+    """A communication among the ranks that share a layer's experts, which may fetch ``rows``."""
     run = s.implementation
-    return _spoken(s, kind, name, size_bytes, run.expert_parallel, run.expert_fabric)
+    return _spoken(s, kind, name, size_bytes, run.expert_parallel, run.expert_fabric, rows)
 
 
 def _among_shares(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
@@ -304,7 +307,9 @@ def _among_shares(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[La
     return _spoken(s, kind, name, size_bytes, run.expert_tensor_parallel, run.expert_tensor_fabric)
 
 
-def _spoken(s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabric: Fabric | None) -> tuple[Launch, ...]:
+def _spoken(
+    s: Shard, kind: str, name: str, size_bytes: float, ranks: int, fabric: Fabric | None, rows: float = 0.0
+) -> tuple[Launch, ...]:
     if ranks == 1:
         return ()
-    return (collective(kind, name, size_bytes, s.implementation, ranks=ranks, fabric=fabric),)
+    return (collective(kind, name, size_bytes, s.implementation, ranks=ranks, fabric=fabric, rows=rows),)

@@ -19,7 +19,7 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.unaligned import FAST_BYTES
-from joulecast.model.transformer import autocast_linear, dropout, loss, pytorch_norm, softcap
+from joulecast.model.transformer import autocast_linear, dropout, log_probabilities, loss, pytorch_norm, softcap
 from joulecast.model.transformer import eager_layer as layer
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
@@ -169,6 +169,9 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     """Final norm, head and loss of one micro-batch; under sequence parallelism the head sees the gathered sequence."""
     config, implementation = s.config, s.implementation
     vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+    if implementation.log_probabilities == log_probabilities.CHUNKED:
+        tiles = log_probabilities.chunked_forward(s, vocab)
+        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *tiles)
     return (
         *pytorch_norm.forward("norm", s),
         *layer.enter_forward("head", s),
@@ -201,6 +204,14 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     done = "head.weight" if not (accumulate or tied) else ""
     first, last = ("", done) if implementation.autocast else (done, "")
     kernels, sums = pytorch_norm.backward("norm", s, accumulate)
+    if implementation.log_probabilities == log_probabilities.CHUNKED:
+        return (
+            *log_probabilities.chunked_backward(s, vocab, done),
+            *_bias_gradient(s, vocab, accumulate),
+            *layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep),
+            *kernels,
+            *sums,
+        )
     return (
         *loss.backward(s, vocab, split=split),
         *capped,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, collective, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import log_probabilities
 from joulecast.model.transformer.row_operators import widened
 
 #: Cycles of an SM for a logit whose exponential Inductor's kernels take, in the loss and in its gradient: one kernel
@@ -41,11 +42,11 @@ def whole_graph(s: Shard) -> bool:
 
 def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     """Loss of ``tokens x vocab`` logits on one rank, and metrics that take it again."""
-    own = (*_loop(s, vocab), *_forward(s, vocab, split=split))
+    own = (*loop(s, vocab), *_forward(s, vocab, split=split))
     return (*own, *_metric(s, vocab) * s.implementation.loss_metrics)
 
 
-def _loop(s: Shard, vocab: int) -> tuple[Launch, ...]:
+def loop(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """What the loop that trains adds: a kernel for which the host is waited, and a copy of the logits to fp32."""
     run = s.implementation
     late = streaming("fill", "loop.wait", 1, reads=0, late_s=run.loop_wait_s) if run.loop_wait_s else None
@@ -64,6 +65,8 @@ def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:
 
 
 def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+    if s.implementation.log_probabilities:
+        return log_probabilities.whole_forward(s, vocab)
     if s.implementation.fused_loss:
         return _fused_forward(s, vocab, split)
     if _parallel(s, split):
@@ -84,6 +87,8 @@ def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
 
 def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     """Gradient of the loss with respect to the logits."""
+    if s.implementation.log_probabilities:
+        return log_probabilities.whole_backward(s, vocab)
     if s.implementation.fused_loss:
         name = "loss.scale.grad" if s.implementation.framework == "megatron" else "loss.gradient"
         return (streaming("unary", name, s.tokens * vocab, dtype=s.implementation.dtype),)

@@ -27,7 +27,14 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
-from joulecast.model.transformer import biased_experts, latent_experts, megatron_mlp, narrow_kernels, stored_narrow
+from joulecast.model.transformer import (
+    biased_experts,
+    latent_experts,
+    megatron_mlp,
+    narrow_kernels,
+    stored_narrow,
+    unfused_router,
+)
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.expert_rows import (
@@ -68,7 +75,7 @@ def _experts_forward(s: Shard) -> tuple[Launch, ...]:
         *latent_experts.into(s),
         *permuted(copies("permute", s, e, reads=random_reads(s)), s),
         *_cast_to_send("dispatch", s),
-        *to_experts("dispatch", s, e),
+        *to_experts("dispatch", s, e, weighted=True),
         *padded("experts.pad", s, e),
         *_grouped_forward("experts.up", s, e, e.up_width, width, cast=not s.implementation.narrow_dispatch),
         *stored_narrow.stored_input("experts", e.all_rows * e.up_width, s.implementation),
@@ -107,7 +114,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *_grouped_backward("experts.up", s, e, e.up_width, width, cast=not run.fused_experts),
         *biased_experts.up_bias_backward(s, e),
         *padded("experts.pad.grad", s, e),
-        *from_experts("dispatch.grad", s, e),
+        *from_experts("dispatch.grad", s, e, weighted=True),
         *permuted(copies("permute.grad", s, e, writes=1 / experts_of(s).active), s),
         *latent_experts.into_backward(s),
         *(_shared_forward(s) if run.recomputes("shared_experts") else ()),
@@ -133,12 +140,11 @@ def _unfused(s: Shard, *launches: Launch) -> tuple[Launch, ...]:
 def _router_backward(s: Shard) -> tuple[Launch, ...]:
     count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
     routed = s.implementation.router_dtype or dtype
-    scores = streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32")
     dgrad = Gemm(tokens, hidden, count, dtype=routed, layout="nn", footprint_bytes=math.inf, name="router.dgrad")
     narrowed = streaming("copy", "router.grad.narrow", tokens * hidden, writes=0.5, dtype="fp32")
     own = replace(s, tokens=tokens, implementation=replace(s.implementation, narrow=None, dtype=routed))
     return (
-        scores,
+        *unfused_router.backward(experts_of(s), tokens, fused=s.implementation.fused_router),
         *bias_backward(own, "router", tokens, count, experts_of(s).bias),
         Launch(dgrad),
         *((narrowed,) if routed != dtype else ()),

@@ -2,7 +2,9 @@
 
 Module k embeds the tokens k places on, norms them and the hidden states before it, projects both together from 2h back
 to h, and runs one more transformer layer. The final norm, the shared output head and a loss of its own follow, as
-behind the last layer. All modules lie on the last stage, which holds a copy of the embedding for them.
+behind the last layer. All modules lie on the last stage, which holds a copy of the embedding for them. They may be one
+module (``mtp_use_repeated_layer``), run again for each further token: its weights, their gradients and the optimizer's
+states are there once, what it keeps for the backward each time.
 
     hidden ─ norm ┐
                   ├ cat ─ 2h → h ─ layer ─ norm ─ head ─ loss

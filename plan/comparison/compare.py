@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 #: Parts of a plan that follow from its other keys; they are left out where those differ.
 DERIVED = {
-    "workload.model": ("workload.model_name", "workload.layers", "workload.mtp_num_layers"),
+    "workload.model": (
+        "workload.model_name",
+        "workload.layers",
+        "workload.mtp_num_layers",
+        "workload.mtp_use_repeated_layer",
+    ),
     "workload.model.rotary": ("implementation.rotary",),
     "workload.model.tied_embeddings": ("implementation.tie_embeddings",),
     "workload.packed": ("workload.document_tokens", "workload.document_packing", "workload.sequence_length"),

@@ -230,4 +230,4 @@ def _stage(way: Plan, direction: str, layers: int) -> tuple[Launch, ...]:
     cut: Nanobatches = nanobatches_of(way)
     w = way.workload
     stack = layers_forward if direction == "forward" else layers_backward
-    return stack(w.model, implementation_of(way), w.micro_batch_size, w.sequence_length, layers, cut)
+    return stack(w.model, implementation_of(way), w.micro_batch_sequences, w.sequence_length, layers, cut)

@@ -134,7 +134,7 @@ def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]
         yield memory_footprint(
             w.model,
             implementation,
-            w.micro_batch_size,
+            w.micro_batch_sequences,
             w.sequence_length,
             held,
             shards=shards,

@@ -23,7 +23,9 @@ Array = NDArray[np.float64]
 #: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
 HOST_EXPONENT = 8.0
 #: How names of kernels end that come with another kernel's launch and cost the host nothing more.
-WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate")
+WITHIN = (".step", ".quantise", ".amax", ".transpose", ".accumulate", ".gathered", ".scanned")
+#: How those end that :data:`ROUTED` stands for.
+OF_ROUTER = ".unfused"
 #: Host's time for a launch in a library's own loop, over that of a module's launch: 13 us where modules' take 280
 #: [estimate, +-50 %].
 LOOPED_LAUNCH = 0.048
@@ -118,7 +120,7 @@ def module_launches(launches: Sequence[Launch], scopes: Sequence[str] = ()) -> f
     cost; as much again takes the gradient of each weight, which autograd and Megatron's hook hand over one by one. What
     graphs of ``scopes`` replay one after another is one launch.
     """
-    own = [launch for launch in launches if not launch.operator.name.endswith(WITHIN)]
+    own = [launch for launch in launches if not launch.operator.name.endswith((*WITHIN, OF_ROUTER))]
     beside = [launch for launch in launches if launch.operator.name.endswith(WITHIN)]
     replayed = tuple(name for scope in scopes for name in SCOPES[scope])
     count, before, inside = LOOPED_LAUNCH * sum((one.repeat - 1) / one.share for one in beside), "", False

@@ -33,7 +33,7 @@ from joulecast.simulator.instructions.replicas import (
     stage_tensors,
     step_end,
 )
-from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
+from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of, reference_of
 from joulecast.simulator.plan_file.placement import stage_fabric, tensor_fabric
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import (
@@ -173,10 +173,17 @@ class _MicroBatch(NamedTuple):
 
 def _micro_batch(plan: Plan, impl: Implementation) -> _MicroBatch:
     w = plan.workload
-    return _MicroBatch(w.model, impl, w.micro_batch_size, w.sequence_length)
+    return _MicroBatch(w.model, impl, w.micro_batch_sequences, w.sequence_length)
 
 
 def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
+    """Forward of the model, and behind it that of the one that a loss on pairs compares it with."""
+    reference = reference_of(plan, impl)
+    compared = () if reference is None else _forward_of_one(plan, reference, stage)
+    return (*_forward_of_one(plan, impl, stage), *compared)
+
+
+def _forward_of_one(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
     layers, batch = plan.parallelism.stage_layers, _micro_batch(plan, impl)
     before = step.embedding_forward(*batch) if stage == 0 else ()
     after = _ends_forward(plan, impl) if stage == len(layers) - 1 else ()

@@ -217,7 +217,7 @@ def reduced_beside(plan: Plan, impl: Implementation, launches: tuple[Launch, ...
 def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[ParameterTensor]) -> tuple[Launch, ...]:
     """Reduction of gradients that is not overlapped, the optimizer, and the gathering of parameters where it waits."""
     out: tuple[Launch, ...] = ()
-    groups, split, w = summed_together(plan, parameters), plan.parallelism, plan.workload
+    groups, split = summed_together(plan, parameters), plan.parallelism
     if not split.fsdp and plan.overlap.grad_reduce != "overlapped":
         for group in groups:
             reduction = data_parallel.gradient_reduction(
@@ -234,7 +234,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[Pa
         out += optimizer_step(
             group.parameters,
             impl,
-            tokens_per_step=w.micro_batch_size * w.sequence_length * plan.microbatches * plan.dp,
+            tokens_per_step=plan.tokens,
             state_shards=shards.expert_optimizer if group.experts else shards.optimizer,
             gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
             zeroed=zeroed,

@@ -78,7 +78,6 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     host = host_changes(steady, energy)
     low_high = interval(steady, description, host, energy / time / plan.cluster.gpus)
     over_time = power_of_iterations(steady)
-    w = plan.workload
     iteration = Iteration(
         time_s=time,
         energy_j=energy,
@@ -90,7 +89,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         energy_j_p95=energy * low_high.energy[1],
         power_w_p05=energy / time * low_high.power[0],
         power_w_p95=energy / time * low_high.power[1],
-        tokens=w.sequence_length * w.global_batch_size,
+        tokens=plan.tokens,
         ranks=ranks,
         plan=plan,
         power_over_time=over_time,

@@ -147,7 +147,15 @@ class Iteration:
 
         w = self.plan.workload
         documents = None if w.packed is None else w.packed.documents
-        flops = training_flops(w.model, w.sequence_length, self.tokens, adapter_weights(self.plan), documents)
+        flops = training_flops(
+            w.model,
+            w.sequence_length,
+            self.tokens,
+            adapter_weights(self.plan),
+            documents,
+            scored=w.scored_share,
+            reference=w.runs_reference,
+        )
         return flops / self.time_s / self.gpus
 
     @property

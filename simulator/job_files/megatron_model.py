@@ -22,7 +22,8 @@ SHAPE = (
     *("--squared-relu", "--quick-geglu", "--disable-bias-linear", "--add-qkv-bias", "--qk-layernorm", "--qk-l2-norm"),
     *("--untie-embeddings-and-output-weights", "--num-experts", "--moe-layer-freq", "--moe-ffn-hidden-size"),
     *("--moe-shared-expert-intermediate-size", "--moe-router-topk", "--moe-router-num-groups"),
-    *("--moe-router-group-topk", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
+    *("--moe-router-score-function", "--moe-router-group-topk"),
+    *("--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--vocab-size", "--padded-vocab-size", "--tokenizer-type"),
     *("--tokenizer-model", "--make-vocab-size-divisible-by", "--hybrid-override-pattern", "--hybrid-layer-pattern"),
     *("--mamba-state-dim", "--mamba-head-dim", "--mamba-num-groups", "--mamba-num-heads"),
@@ -198,6 +199,8 @@ def _experts(sizes: _Sizes, count: int) -> None:
     if groups:
         put("n_group", groups, "--moe-router-num-groups")
         put("topk_group", chosen or groups, "--moe-router-group-topk")
+    if flags.text("--moe-router-score-function", ("softmax", "sigmoid", "sqrtsoftplus")) == "sigmoid":
+        put("moe_router_score_function", "sigmoid", "--moe-router-score-function")
     _frequency(sizes)
 
 

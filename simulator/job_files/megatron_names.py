@@ -68,10 +68,10 @@ _PASSED_OVER = """
     --error-injection-rate --error-injection-type --enable-experimental --manual-gc --manual-gc-interval
     --no-manual-gc-eval --cuda-graph-warmup-steps --no-check-for-nan-in-loss-and-grad --check-for-spiky-loss
     --check-for-large-grads --check-weight-hash-across-dp-replicas-interval
-    --no-clone-scatter-output-in-embedding --moe-router-load-balancing-type --moe-router-score-function
+    --no-clone-scatter-output-in-embedding --moe-router-load-balancing-type
     --moe-router-pre-softmax --moe-router-topk-scaling-factor --moe-router-enable-expert-bias
     --moe-router-bias-update-rate --moe-router-padding-for-fp8 --moe-aux-loss-coeff --moe-z-loss-coeff
-    --moe-input-jitter-eps --moe-token-drop-policy --moe-apply-probs-on-input --moe-router-fusion
+    --moe-input-jitter-eps --moe-token-drop-policy --moe-apply-probs-on-input
     --moe-enable-deepep --muon-momentum --muon-no-split-qkv --muon-use-nesterov --muon-scale-mode
     --muon-fp32-matmul-prec --muon-num-ns-steps --muon-tp-mode --muon-extra-scale-factor
     --use-torch-optimizer-for-cpu-offload --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads --no-pin-cpu-params
@@ -79,7 +79,7 @@ _PASSED_OVER = """
     --use-te-activation-func --no-align-grad-reduce --no-align-param-gather --align-param-gather
     --align-grad-reduce --ddp-pad-buckets-for-high-nccl-busbw --keep-fp8-transpose-cache
     --no-gradient-reduce-div-fusion --disable-symmetric-registration --fsdp-double-buffer --sharp-enabled-group
-    --tp-comm-overlap-cfg --hierarchical-context-parallel-sizes --wgrad-deferral-limit --moe-deepep-num-sms
+    --tp-comm-overlap-cfg --hierarchical-context-parallel-sizes --wgrad-deferral-limit
     --decrease-batch-size-if-needed --fp8-quantizer-factory --fp4-quantizer-factory --recompute-method
     --moe-pad-expert-input-to-capacity --inprocess-restart --inprocess-max-iterations
     --inprocess-monitor-thread-interval --inprocess-monitor-process-interval

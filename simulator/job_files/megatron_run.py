@@ -11,6 +11,7 @@ from joulecast.simulator.job_files.told import other_optimizer
 from joulecast.simulator.plan_file.schema_implementation import GraphScope
 
 SEQUENCE, MICRO, BATCH = "--seq-length", "--micro-batch-size", "--global-batch-size"
+REPEATED = "--mtp-use-repeated-layer"
 #: Attention that Transformer Engine chooses by architecture: cuDNN's from Hopper on, and on AMD's the vendor's own,
 #: FlashAttention's before, and neither before Ampere.
 CHOSEN = {"volta": "unfused", "turing": "unfused", "ampere": "flash-attn-2", "ada": "flash-attn-2"}
@@ -32,6 +33,8 @@ def read_workload(flags: Flags, draft: Draft) -> None:
     modules = flags.whole("--mtp-num-layers", least=0)
     if modules:
         draft.put("workload.mtp_num_layers", modules, "--mtp-num-layers", flags.line("--mtp-num-layers"))
+        if flags.on(REPEATED):
+            draft.put("workload.mtp_use_repeated_layer", True, REPEATED, flags.line(REPEATED))
 
 
 def _precision(flags: Flags, draft: Draft) -> None:
@@ -230,6 +233,8 @@ def _experts(flags: Flags, draft: Draft) -> None:
             "sends each to its experts alone (alltoall), which is faster the more ranks there are"
         )
     put("implementation.moe_token_dispatcher_type", "flex" if way == "flex" else "alltoall", *_from(flags, dispatcher))
+    _exchange(flags, draft, flex=way == "flex")
+    put("implementation.moe_router_fusion", flags.on("--moe-router-fusion"), *_from(flags, "--moe-router-fusion"))
     router = flags.text("--moe-router-dtype", ("fp32", "fp64"))
     if router:
         put("implementation.moe_router_dtype", "fp32", "--moe-router-dtype", line("--moe-router-dtype"))
@@ -249,6 +254,22 @@ def _experts(flags: Flags, draft: Draft) -> None:
         put("workload.moe_expert_capacity_factor", capacity, *_from(flags, "--moe-expert-capacity-factor"))
     elif flags.on("--moe-router-force-load-balancing"):
         put("workload.moe_load_imbalance", 1.0, *_from(flags, "--moe-router-force-load-balancing"))
+
+
+def _exchange(flags: Flags, draft: Draft, *, flex: bool) -> None:
+    """Whose kernels exchange tokens, DeepEP's by Megatron's default, and on how many SMs."""
+    flag, joint = "--moe-flex-dispatcher-backend", "--moe-flex-dispatcher-num-sms"
+    backend = flags.text(flag, ("deepep", "hybridep", "ncclep")) or "deepep"
+    asked = {name: flags.whole(name) for name in (joint, "--moe-deepep-num-sms", "--moe-hybridep-num-sms")}
+    if not flex:
+        return
+    if backend == "ncclep":
+        draft.warn(f"{flag} ncclep: NCCL's own exchange of tokens is taken to reach three quarters of its links' rate")
+        return
+    draft.put("implementation.moe_flex_dispatcher_backend", backend, *_from(flags, flag))
+    name = joint if asked[joint] else f"--moe-{backend}-num-sms"
+    if asked[name]:
+        draft.put("implementation.moe_flex_dispatcher_num_sms", asked[name], name, flags.line(name))
 
 
 def _graphs(flags: Flags, draft: Draft) -> None:

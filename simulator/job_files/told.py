@@ -11,7 +11,10 @@ ADAPTERS = (
     "adapters beside frozen weights cannot be said in a plan, which would be of gradients and states of all weights"
 )
 QUANTISED = "weights in 4 or 8 bits are not known, but for bitsandbytes' 4 bits beside adapters"
-PREFERENCES = "training on preferences, rewards or own texts is not known: it runs other models, or texts, beside"
+PREFERENCES = (
+    "training on preferences, rewards or own texts is not known but for pairs (DPO, ORPO, SimPO) in transformers' "
+    "layers: it runs other models, or texts, beside"
+)
 SPLIT = "splits of Hugging Face's layers over GPUs are not known"
 
 

@@ -17,8 +17,9 @@ from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import misspelt
 from joulecast.simulator.job_files.hub_names import put_named_model
 from joulecast.simulator.job_files.launcher import Launch
+from joulecast.simulator.job_files.preferences import objective_of, put_pairs
 from joulecast.simulator.job_files.settings_file import SettingsFile
-from joulecast.simulator.job_files.told import PREFERENCES, packed, unpacked
+from joulecast.simulator.job_files.told import packed, unpacked
 from joulecast.simulator.job_files.trainer_kernels import read_kernels
 from joulecast.simulator.job_files.trainer_names import PASSED_OVER, REFUSED, WARNED
 
@@ -54,6 +55,8 @@ class Dialect:
         Samples of a batch that are accumulated at least where no number of steps is given.
     loads_frozen_narrow
         Whether those are that are frozen beside adapters.
+    tiles_logits
+        Whether log-probabilities of pairs are made of logits in tiles, as by TRL's own trainer.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -62,10 +65,11 @@ class Dialect:
     pure: bool = False
     least_batch: int = 0
     loads_frozen_narrow: bool = False
+    tiles_logits: bool = False
 
 
 PLAIN = Dialect()
-#: ``trl sft``, whose configuration has defaults of its own.
+#: ``trl sft`` and ``trl dpo``, whose configurations have defaults of their own.
 TRL = Dialect(
     {"max_seq_length": "max_length"},
     {
@@ -76,6 +80,7 @@ TRL = Dialect(
         "lora_r": 16,
         "lora_dropout": 0.05,
     },
+    tiles_logits=True,
 )
 
 
@@ -86,6 +91,7 @@ def trainer_draft(
     accelerate: Sequence[SettingsFile],
     asked: Asked,
     file: str,
+    started: str = "",
 ) -> Draft:
     """A trainer's job as a plan in the making.
 
@@ -95,6 +101,8 @@ def trainer_draft(
         Its settings, in whichever dialect.
     launch, accelerate
         What its launcher says, and accelerate's options and configuration.
+    started
+        The objective that its command or script is called after.
 
     Raises
     ------
@@ -103,7 +111,8 @@ def trainer_draft(
     """
     arguments.names, arguments.defaults = dialect.names, dialect.defaults
     draft = Draft(file)
-    _refuse(arguments, asked)
+    _refuse(arguments)
+    objective = objective_of(arguments, started)
     key = arguments.first(MODELS)
     named = arguments.value(key, str)
     put_named_model(draft, asked, named, arguments.source(key))
@@ -113,6 +122,8 @@ def trainer_draft(
     adapted = read_adapters(arguments, draft)
     read_kernels(arguments, accelerate, draft, architecture)
     read_sharding(arguments, accelerate, draft, mixed=mixed)
+    if objective is not None:
+        put_pairs(arguments, draft, objective, adapted=adapted, tiled=dialect.tiles_logits)
     if adapted:
         put_precision(arguments, draft, loads_narrow=mixed and dialect.loads_frozen_narrow)
     if mixed and not dialect.pure:
@@ -125,16 +136,13 @@ def trainer_draft(
     return draft
 
 
-def _refuse(config: SettingsFile, asked: Asked) -> None:
+def _refuse(config: SettingsFile) -> None:
     """Settings of which the forecast would be far off."""
     for key, what in REFUSED.items():
         found = config.raw(key)
         if found is True or (found and found not in (1, "none", "full")):
             raise config.error(what, key, "Leave it out to forecast the training of all weights without it.")
         config.asked.add(config.own(key))
-    stage = str(config.value("stage", str, "sft"))
-    if stage not in ("sft", "pt"):
-        raise config.error(PREFERENCES, "stage", "Set it to sft to forecast training on texts.")
 
 
 def _precision(config: SettingsFile, accelerate: Sequence[SettingsFile], draft: Draft) -> bool:
@@ -216,7 +224,8 @@ def _batch(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     draft.put("workload.global_batch_size", micro * steps * gpus, source, config.source(key)[1])
     most = config.value("max_steps", int, -1)
     if most > 0 and length:
-        draft.put("workload.training_tokens", float(most * micro * steps * gpus * length), *config.source("max_steps"))
+        sequences = most * micro * steps * gpus * (1 if draft.value("workload.objective") is None else 2)
+        draft.put("workload.training_tokens", float(sequences * length), *config.source("max_steps"))
 
 
 def _rest(config: SettingsFile, draft: Draft, asked: Asked) -> None:

@@ -40,6 +40,7 @@ AXOLOTL = Dialect(
     },
     defaults={"sequence_len": 512, "micro_batch_size": 1},
     pure=True,
+    tiles_logits=True,
 )
 #: As the arguments of ms-swift (3.11) are: samples of a batch are at least 16, and its mixed precision is the type that
 #: the model is loaded in, bf16 of most.

@@ -15,6 +15,7 @@ from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch, read_launch, script_place
 from joulecast.simulator.job_files.named_files import named_settings
+from joulecast.simulator.job_files.preferences import OBJECTIVES
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
 from joulecast.simulator.job_files.told import PREFERENCES
@@ -34,7 +35,7 @@ _TOOLS = {
     "axolotl": ("train",),
     "llamafactory-cli": ("train", "sft"),
     "lmf": ("train", "sft"),
-    "trl": ("sft",),
+    "trl": ("sft", "dpo"),
     "swift": ("sft", "pt", "rlhf"),
 }
 #: Settings that LLaMA-Factory alone has.
@@ -67,7 +68,7 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     """
     words = command.words
     place = _place(command)
-    _refuse_script([word.text for word in words[: place + 2]], words[place].line, file)
+    started = _objective([word.text for word in words[: place + 2]], words[place].line, file)
     options, loose = command_settings(words[place + 1 :], file)
     launch_options, _ = command_settings(words[:place], file)
     tool = words[place].text.rpartition("/")[2]
@@ -83,7 +84,7 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
         launch = _processes(command)
     elif launch.gpus is None:
         launch = _seen(command) or launch
-    return _draft(settings, tool, launch, accelerate, asked, file)
+    return _draft(settings, tool, launch, accelerate, asked, file, started)
 
 
 def trainer_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], asked: Asked, file: str) -> Draft:
@@ -103,6 +104,7 @@ def _draft(
     accelerate: list[SettingsFile],
     asked: Asked,
     file: str,
+    started: str = "",
 ) -> Draft:
     dialect = PLAIN
     if newer := next((key for key in _FACTORY_1 if settings.given(key)), None):
@@ -116,9 +118,12 @@ def _draft(
         dialect = replace(SWIFT, pure=settings.raw("dtype") != "float32")
     elif tool in ("llamafactory-cli", "lmf") or any(settings.given(key) for key in _FACTORY):
         dialect = LLAMA_FACTORY
-    elif tool == "trl":
+    elif tool == "trl" or started:
         dialect = TRL
-    return trainer_draft(settings, dialect, launch, accelerate, asked, file)
+    draft = trainer_draft(settings, dialect, launch, accelerate, asked, file, started)
+    if dialect is TRL and tool != "trl":
+        draft.warn(f"a script called after {started} is taken to run TRL's trainer, with its defaults")
+    return draft
 
 
 def _place(command: Command) -> int:
@@ -130,12 +135,23 @@ def _place(command: Command) -> int:
     return script_place(command.words)
 
 
-def _refuse_script(words: list[str], line: int, file: str) -> None:
+def _objective(words: list[str], line: int, file: str) -> str:
+    """The objective on pairs that a script or a tool's recipe is called after, empty where it trains on texts.
+
+    Raises
+    ------
+    InputError
+        It is called after one that is not known.
+    """
     names = [word.rpartition("/")[2].lower() for word in words[-2:]]
     parts = {part.rstrip("0123456789") for name in names for part in re.split(r"[\W_]", name)}
-    if found := sorted(parts & PREFERRING):
-        remedy = "Give the command of training on texts."
-        raise InputError(PREFERENCES, file=file, line=line, key=found[0], remedy=remedy)
+    if "swift" in names and "rlhf" in names:
+        return ""  # which its rlhf_type says
+    if found := sorted(parts & PREFERRING - set(OBJECTIVES)):
+        raise InputError(
+            PREFERENCES, file=file, line=line, key=found[0], remedy="Give the command of training on texts."
+        )
+    return next(iter(sorted(parts & set(OBJECTIVES))), "")
 
 
 def _processes(command: Command) -> Launch:

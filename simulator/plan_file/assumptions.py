@@ -14,6 +14,7 @@ from joulecast.simulator.plan_file.narrow import narrow_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions
 from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
+from joulecast.simulator.plan_file.pairs import pair_assumptions
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.prediction import prediction_assumptions
 from joulecast.simulator.plan_file.stored import stored_assumptions
@@ -32,6 +33,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *narrow_assumptions(plan),
         *lora_assumptions(plan),
         *optimizer_assumptions(plan),
+        *pair_assumptions(plan),
         *expert_assumptions(plan),
         *stored_assumptions(plan),
         *prediction_assumptions(plan),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.attention_fp8 import KERNELS
@@ -62,5 +63,7 @@ def _fp8_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
         return ()
     kernels = KERNELS[gpu.text("architecture")]
     words = f"attention in FP8 is an estimate: {kernels.forward:g} times as fast as in bf16 forward, "
-    words += f"{kernels.backward:g} times backward, as published for cuDNN"
-    return (words + ("" if kernels.skips else "; its backward computes what a causal mask hides, too"),)
+    words += f"{kernels.backward:g} times backward, with cuDNN"
+    if math.isfinite(kernels.most_heads):
+        words += f"; of more than {kernels.most_heads:g} heads its backward computes what a causal mask hides, too"
+    return (words,)

@@ -21,6 +21,7 @@ from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_opti
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
+from joulecast.simulator.plan_file.pairs import check_pairs
 from joulecast.simulator.plan_file.recomputation import check_recomputation
 from joulecast.simulator.plan_file.replicas import check_replicas
 from joulecast.simulator.plan_file.schedule_names import schedule_alias, unknown_schedule
@@ -241,6 +242,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     check_experts(plan, source)
     check_stored(plan, source)
     check_lora(plan, source)
+    check_pairs(plan, source)
     _batch(plan, source)
     _run(plan, source)
     _nodes(plan, source)
@@ -280,6 +282,13 @@ def _megatron_only(plan: Plan, source: Source) -> None:
         raise source.error(
             "a router of another type is known in megatron", "implementation.moe_router_dtype", remedy=remedy
         )
+    if not run.moe_router_fusion:
+        raise source.error(
+            "routers are Megatron's with or without fusion", "implementation.moe_router_fusion", remedy=remedy
+        )
+    if run.moe_flex_dispatcher_backend == "hybridep":
+        what = "HybridEP's exchange is known in megatron"
+        raise source.error(what, "implementation.moe_flex_dispatcher_backend", remedy=remedy)
     if run.average_in_collective:
         what = "collectives that average gradients are known in megatron"
         raise source.error(what, "implementation.average_in_collective", remedy=remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError, NotYetError
@@ -76,11 +77,11 @@ def _file(path: str) -> tuple[list[int], list[float]]:
 
 
 def slowest_documents(plan: Plan) -> Documents | None:
-    """Documents of the rank with most to do, for which the others wait: so many times those of the mean one."""
+    """Documents of the rank with most to do, for which the others wait."""
     of = plan.workload.packed
     if of is None or of.documents is None:
         return None
-    return of.documents.times(imbalance(plan))
+    return replace(of.documents, load=imbalance(plan))
 
 
 def imbalance(plan: Plan) -> float:
@@ -94,7 +95,7 @@ def imbalance(plan: Plan) -> float:
         return 1.0
     meets = split.fsdp or split.expert_model_parallel_size > 1
     sequences = plan.workload.micro_batch_size * (1 if meets else plan.microbatches)
-    most = plan.workload.sequence_length**2 / of.documents.squared
+    most = 0.5 * plan.workload.sequence_length**2 / of.documents.pairs()
     return min(1.0 + of.spread * slowest_of(plan.dp) / math.sqrt(sequences), most)
 
 
@@ -117,7 +118,7 @@ def check_documents(plan: Plan, source: Source) -> None:
     model, square = plan.workload.model, run.attention_backend in SQUARE[code]
     ring = plan.cp > 1 and (plan.parallelism.cp_comm_type != "a2a" or run.modules == "torchtitan")
     for what, wrong, key, remedy in (
-        ("windows", model.sliding_window > 0 and not square, "workload.model", "Use a model without"),
+        ("chunks", model.chunked and not square, "workload.model", "Use a model without"),
         ("ALiBi", model.alibi and not square, "workload.model", "Use a model without"),
         ("linear attention", model.delta_net is not None, "workload.model", "Use a model without"),
         ("sequences split around a ring", ring, "parallelism.cp_comm_type", 'Use "a2a" in megatron or joint modules'),
@@ -163,7 +164,7 @@ def document_assumptions(plan: Plan) -> tuple[str, ...]:
         return ()
     if of.documents is None:
         return (f"documents fill sequences of {w.sequence_length} tokens, one each",)
-    share = of.documents.squared / w.sequence_length**2
+    share = 2.0 * of.documents.pairs() / w.sequence_length**2
     count = f"{of.documents.count:.3g} documents a sequence" + (", padding among them" if of.filled < 1.0 else "")
     if w.document_packing == "cut":
         how = f"documents are joined in random order and cut every {w.sequence_length} tokens"

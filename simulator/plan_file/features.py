@@ -103,6 +103,14 @@ _RUN = (
 _FAILURES = ("site.node_mtbf_hours", _no_failures, "no node fails", "Set site.node_mtbf_hours")
 _NO = "Set parallelism.fsdp = false"
 FEATURES = (
+    Feature(
+        "workload",
+        "mtp_use_repeated_layer",
+        "workload.mtp_num_layers",
+        lambda parsed, model: parsed.workload.mtp_num_layers == 0,
+        "no further token is predicted",
+        "Set workload.mtp_num_layers to 1 or more",
+    ),
     Feature("workload", "fp8_recipe", *_FP8),
     Feature("workload", "fp8_param_gather", *_FP8),
     Feature("workload", "fp4_param_gather", *_FP4),
@@ -140,11 +148,19 @@ FEATURES = (
     ),
     Feature(
         "implementation",
-        "moe_flex_dispatcher_num_sms",
+        "moe_flex_dispatcher_backend",
         "implementation.moe_token_dispatcher_type",
         lambda parsed, model: parsed.implementation.moe_token_dispatcher_type != "flex",
         "NCCL exchanges tokens",
         'Set implementation.moe_token_dispatcher_type = "flex"',
+    ),
+    Feature(
+        "implementation",
+        "moe_flex_dispatcher_num_sms",
+        "implementation.moe_flex_dispatcher_backend",
+        lambda parsed, model: parsed.implementation.moe_flex_dispatcher_backend is None,
+        "an SM copies three times as much with HybridEP's kernels as with DeepEP's",
+        'Set implementation.moe_flex_dispatcher_backend = "hybridep" or "deepep"',
     ),
     Feature(
         "implementation",
@@ -168,6 +184,14 @@ FEATURES = (
         "workload.model",
         lambda parsed, model: model.experts is None,
         "the model has no experts whose products could do more",
+        "Choose a model with experts",
+    ),
+    Feature(
+        "implementation",
+        "moe_router_fusion",
+        "workload.model",
+        lambda parsed, model: model.experts is None,
+        "the model has no experts to choose",
         "Choose a model with experts",
     ),
     Feature(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,21 @@ from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.documents import slowest_documents
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
-from joulecast.simulator.plan_file.training_loop import is_trainer, loop_wait_s, step_wait_s, widens_outputs
+from joulecast.simulator.plan_file.training_loop import (
+    forward_wait_s,
+    is_trainer,
+    loop_wait_s,
+    step_wait_s,
+    widens_outputs,
+)
 from joulecast.simulator.schedules import PAIRS
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file import parts
     from joulecast.simulator.plan_file.plan import Plan
+
+#: SMs of the kernels that exchange experts' tokens: Megatron's defaults.
+EXCHANGE_SMS = {"deepep": 20, "hybridep": 16}
 
 
 def implementation_of(plan: Plan) -> Implementation:
@@ -30,6 +40,8 @@ def implementation_of(plan: Plan) -> Implementation:
         narrow=w.narrow,
         lora=w.lora,
         documents=slowest_documents(plan),
+        scored_share=w.scored_share,
+        reference=(w.reference or "") if w.runs_reference else "",
         loop_wait_s=loop_wait_s(plan),
         widens_outputs=widens_outputs(plan),
         step_wait_s=step_wait_s(plan),
@@ -49,6 +61,11 @@ def implementation_of(plan: Plan) -> Implementation:
         expert_fabric=expert_fabric(plan) if experts else None,
         expert_tensor_fabric=expert_tensor_fabric(plan) if experts else None,
     )
+
+
+def reference_of(plan: Plan, impl: Implementation) -> Implementation | None:
+    """What runs the forward of the model that the trained one is compared with; ``None`` where none runs."""
+    return replace(impl.of_reference, loop_wait_s=forward_wait_s(plan)) if impl.reference else None
 
 
 @lru_cache(maxsize=4096)
@@ -82,11 +99,14 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         fused_loss=i.fused_loss,
         native_loss=i.native_loss,
         loss_metrics=i.loss_metrics,
+        log_probabilities=i.log_probabilities,
         optimizer=i.optimizer,
         expert_dispatcher=i.moe_token_dispatcher_type,
-        exchange_sms=i.moe_flex_dispatcher_num_sms,
+        exchange_sms=i.moe_flex_dispatcher_num_sms or EXCHANGE_SMS.get(i.moe_flex_dispatcher_backend),
+        hybrid_exchange=i.moe_flex_dispatcher_backend == "hybridep",
         fused_permutation=i.moe_permute_fusion,
         row_operator=i.moe_row_operator,
+        fused_router=i.moe_router_fusion,
         router_dtype=i.moe_router_dtype or None,
         narrow_dispatch=i.moe_dispatch_precision == "fp8",
         stores_activation_input=i.activation_func_fp8_input_store,
@@ -117,4 +137,4 @@ def nanobatches_of(plan: Plan) -> Nanobatches:
 def batch_of_part(plan: Plan) -> int:
     """Sequences of one part of a micro-batch: all of them where the parts only share the experts' communication."""
     cut = nanobatches_of(plan)
-    return plan.workload.micro_batch_size // (1 if cut.shared else cut.parts)
+    return plan.workload.micro_batch_sequences // (1 if cut.shared else cut.parts)

@@ -193,7 +193,10 @@ def _inline_state_space(table: InlineModel, mixers: tuple[str, ...], source: Sou
 
 
 #: Keys that only say something of experts.
-_OF_EXPERTS = ("shared_expert_intermediate_size", "first_k_dense_replace", "moe_layer_freq", "n_group", "topk_group")
+_OF_EXPERTS = (
+    *("shared_expert_intermediate_size", "first_k_dense_replace", "moe_layer_freq"),
+    *("n_group", "topk_group", "moe_router_score_function"),
+)
 
 
 def _inline_experts(table: InlineModel, source: Source) -> Experts | None:
@@ -225,11 +228,17 @@ def _inline_experts(table: InlineModel, source: Source) -> Experts | None:
         active,
         width,
         shared_ffn=table.shared_expert_intermediate_size or 0,
+        router=_inline_router(table),
         dense_layers=table.first_k_dense_replace,
         groups=table.n_group,
         chosen_groups=table.topk_group,
         turns=() if every == 1 else (True, *(False,) * (every - 1)),
     )
+
+
+def _inline_router(table: InlineModel) -> str:
+    score = table.moe_router_score_function
+    return f"grouped {score}" if score == "sigmoid" and "n_group" in table.model_fields_set else score
 
 
 def place(error: InputError, source: Source, key: str) -> InputError:

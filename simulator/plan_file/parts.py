@@ -25,6 +25,9 @@ if TYPE_CHECKING:
         RecomputeModule,
     )
 
+#: The objective of training on texts.
+NEXT_TOKEN = "next-token"
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -44,14 +47,17 @@ class Workload:
         Whether it is a capacity, to which every expert is filled.
     training_tokens
         Tokens of the whole run, ``None`` where nobody asks for its cost.
-    mtp_num_layers
-        Modules that predict a further token each; the model has as many.
+    mtp_num_layers, mtp_use_repeated_layer
+        Modules that predict a further token each, and whether they are one that is run as often; the model has as many.
     lora
         Adapters that are trained in place of the model, ``None`` where all of it is.
     document_tokens, document_packing
         What the plan says of documents in packed sequences, a file by its name.
     packed
         These documents in sequences, ``None`` where attention sees all of a sequence.
+    objective, reference, completion_tokens
+        The loss, what one on pairs of sequences compares with (``None``: nothing), and how many tokens of each sequence
+        it scores (``None``: all).
     """
 
     model: ModelConfig
@@ -66,10 +72,34 @@ class Workload:
     experts_filled: bool = False
     training_tokens: float | None = None
     mtp_num_layers: int = 0
+    mtp_use_repeated_layer: bool = False
     lora: Lora | None = None
     document_tokens: int | str | tuple[int, ...] | None = None
     document_packing: Packing | None = None
     packed: Packed | None = None
+    objective: str = NEXT_TOKEN
+    reference: str | None = None
+    completion_tokens: int | None = None
+
+    @property
+    def sequences_of_sample(self) -> int:
+        """Sequences of one sample: two where pairs are compared."""
+        return 1 if self.objective == NEXT_TOKEN else 2
+
+    @property
+    def micro_batch_sequences(self) -> int:
+        """Sequences of one micro-batch on one data-parallel rank."""
+        return self.micro_batch_size * self.sequences_of_sample
+
+    @property
+    def runs_reference(self) -> bool:
+        """Whether a forward without gradients is part of every micro-batch."""
+        return self.reference in ("copy", "adapters-off")
+
+    @property
+    def scored_share(self) -> float:
+        """Share of the tokens whose log-probabilities are taken [1]."""
+        return 1.0 if self.completion_tokens is None else self.completion_tokens / self.sequence_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +235,11 @@ class Implementation(HashedOnce):
     optimizer_precision: str
     main_parameters: bool
     moe_token_dispatcher_type: str = "alltoall"
+    moe_flex_dispatcher_backend: str = ""
     moe_flex_dispatcher_num_sms: int | None = None
     moe_permute_fusion: bool = True
     moe_row_operator: str = ""
+    moe_router_fusion: bool = True
     moe_router_dtype: str = ""
     moe_dispatch_precision: str = ""
     activation_func_fp8_input_store: bool = False
@@ -221,6 +253,7 @@ class Implementation(HashedOnce):
     native_loss: bool = False
     loss_metrics: int = 0
     training_loop: str = ""
+    log_probabilities: str = ""
     attention_precision: str = ""
     tiles: Tiles = ()
     generation: str = ""

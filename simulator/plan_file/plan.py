@@ -137,8 +137,9 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one iteration."""
-        return self.workload.global_batch_size * self.workload.sequence_length
+        """Tokens of one iteration, of both sequences of pairs."""
+        w = self.workload
+        return w.global_batch_size * w.sequences_of_sample * w.sequence_length
 
     def stages_of_rank(self, rank: int) -> tuple[int, ...]:
         """Virtual stages on a pipeline rank, by chunk: the v-th holds the v-th share of the layers."""

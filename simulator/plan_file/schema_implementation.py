@@ -46,11 +46,16 @@ class ImplementationTable(Table):
     moe_token_dispatcher_type: Literal["alltoall", "flex"] = Field(
         "alltoall", description="Every copy of a token is sent to its expert, or one to each node or GPU (DeepEP)."
     )
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = Field(
+        None,
+        description="Whose kernels exchange tokens for flex; default: kernels that reach three quarters of the links' "
+        "rate and send nothing beside tokens.",
+    )
     moe_flex_dispatcher_num_sms: int | None = Field(
         None,
         gt=0,
-        description="SMs on which flex' kernels copy tokens (moe_hybridep_num_sms, moe_deepep_num_sms); default: as "
-        "many as overlap.comm_ctas, or as the links need.",
+        description="SMs on which these copy tokens (moe_deepep_num_sms, moe_hybridep_num_sms); default: 20 of "
+        "DeepEP's, 16 of HybridEP's.",
     )
     moe_permute_fusion: bool = Field(
         True,
@@ -64,6 +69,11 @@ class ImplementationTable(Table):
         False,
         description="Experts' activation and the casts of its results run within their products (Transformer Engine's "
         "op fuser in MXFP8 and NVFP4 on Blackwell; megatron).",
+    )
+    moe_router_fusion: bool = Field(
+        True,
+        description="Weights and choices are made of the router's scores by Transformer Engine's kernels; false: by "
+        "PyTorch's operations, Megatron's default (megatron).",
     )
     moe_router_dtype: Literal["fp32"] | None = Field(
         None, description="Type in which the router multiplies (megatron); default: that of the activations."
@@ -135,6 +145,12 @@ class ImplementationTable(Table):
         le=MOST_METRICS,
         description="Metrics of training that each take the cross-entropy of all logits once more, as Composer's do "
         "(pytorch-eager).",
+    )
+    log_probabilities: Literal["chunked", "whole"] | None = Field(
+        None,
+        description="How a workload.objective on pairs makes its log-probabilities: chunked, logits in tiles that are "
+        "not kept, of completions alone (TRL 1.16); whole, log-softmax of all logits in fp32 (LLaMA-Factory, earlier "
+        "versions of TRL); default: chunked.",
     )
     training_loop: Literal["trainer"] | None = Field(
         None,

@@ -49,6 +49,9 @@ class InlineModel(Table):
     moe_layer_freq: int = Field(1, gt=0, description="One in so many blocks has experts, the first of each.")
     n_group: int = Field(1, gt=0, description="Equal groups in which a router looks at its experts.")
     topk_group: int = Field(1, gt=0, description="Of how many of them a token's experts may be.")
+    moe_router_score_function: Literal["softmax", "sigmoid"] = Field(
+        "softmax", description="What the router makes an expert's weight of."
+    )
     qk_norm: bool = Field(False, description="Queries and keys are normalised, head by head.")
     kv_lora_rank: int | None = Field(
         None, gt=0, description="Latent attention: width of the latent vector of keys and values; default: none."
@@ -108,7 +111,26 @@ class WorkloadTable(Table):
     mtp_num_layers: int = Field(
         0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."
     )
-    sequence_length: int = Field(gt=0, description="Tokens of one sample.")
+    mtp_use_repeated_layer: bool = Field(
+        False, description="These are one module, run as often (Nemotron 3 Super): its weights are there once."
+    )
+    sequence_length: int = Field(gt=0, description="Tokens of one sample, or of each of a pair.")
+    objective: str = Field(
+        "next-token",
+        description="next-token: cross-entropy of texts; dpo, orpo, simpo: log-probabilities of pairs of sequences, "
+        "chosen and rejected, which are the samples (pytorch-eager, modules of transformers).",
+    )
+    reference: Literal["copy", "adapters-off", "precomputed"] | None = Field(
+        None,
+        description="What dpo compares with: a second model without gradients, the same one without its adapters, or "
+        "nothing that runs (precompute_ref_log_probs); default: adapters-off with adapters, else copy.",
+    )
+    completion_tokens: int | None = Field(
+        None,
+        gt=0,
+        description="Tokens of each sequence that are scored, to which log_probabilities = chunked keeps the head; "
+        "default: all.",
+    )
     document_tokens: int | list[int] | str | None = Field(
         None,
         description="Tokens of the documents that a sequence is packed with and attention keeps apart: of each, a list "

@@ -16,6 +16,7 @@ from joulecast.simulator.plan_file.lora import read_lora
 from joulecast.simulator.plan_file.narrow import narrow_of, wide_layers
 from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
+from joulecast.simulator.plan_file.pairs import log_probabilities_of, read_objective
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Workload
 from joulecast.simulator.plan_file.prediction import prediction_modules
 from joulecast.simulator.plan_file.schema import PlanFile
@@ -47,7 +48,8 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
     if not windows_matter(model.sliding_window, table.sequence_length, run.modules):
         model = replace(model, sliding_window=0, window_pattern=())
     wide = wide_layers(parsed, model.layers, source)
-    model = replace(model, mtp_layers=prediction_modules(parsed, source), wide_pattern=wide)
+    modules = prediction_modules(parsed, source)
+    model = replace(model, mtp_layers=modules, mtp_repeated=table.mtp_use_repeated_layer, wide_pattern=wide)
     return Workload(
         model=model,
         model_name=table.model if isinstance(table.model, str) else "inline",
@@ -61,7 +63,9 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         experts_filled=parsed.workload.moe_expert_capacity_factor is not None,
         training_tokens=table.training_tokens,
         mtp_num_layers=model.mtp_layers,
+        mtp_use_repeated_layer=model.mtp_repeated,
         lora=read_lora(parsed, model, source),
+        **read_objective(table, source),
         **read_documents(table, source),
     )
 
@@ -176,6 +180,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         native_loss=table.fused_loss == "native",
         loss_metrics=table.loss_metrics,
         training_loop=table.training_loop or "",
+        log_probabilities=log_probabilities_of(parsed, source),
         attention_precision=table.attention_precision or "",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs is True,
@@ -193,9 +198,11 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         gradient_clipping=mixed if table.gradient_clipping is None else table.gradient_clipping,
         zero_grad_set_to_none=_drops_gradients(parsed),
         moe_token_dispatcher_type=table.moe_token_dispatcher_type,
+        moe_flex_dispatcher_backend=table.moe_flex_dispatcher_backend or "",
         moe_flex_dispatcher_num_sms=table.moe_flex_dispatcher_num_sms,
         moe_permute_fusion=table.moe_permute_fusion,
         moe_row_operator=table.moe_row_operator or "",
+        moe_router_fusion=table.moe_router_fusion,
         moe_router_dtype=table.moe_router_dtype or "",
         moe_dispatch_precision=table.moe_dispatch_precision or "",
         activation_func_fp8_input_store=table.activation_func_fp8_input_store,

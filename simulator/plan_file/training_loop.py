@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.model.training.bitsandbytes_steps import KINDS
+from joulecast.model.transformer.log_probabilities import CHUNKED
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
@@ -40,18 +41,28 @@ def is_trainer(plan: Plan) -> bool:
 
 
 def widens_outputs(plan: Plan) -> bool:
-    """Whether the loop has the model's logits copied to fp32."""
-    return is_trainer(plan) and plan.workload.precision in ("bf16", "fp16")
+    """Whether the loop has the model's logits, where it gives any, copied to fp32."""
+    tiled = plan.implementation.log_probabilities == CHUNKED
+    return is_trainer(plan) and plan.workload.precision in ("bf16", "fp16") and not tiled
 
 
 def loop_wait_s(plan: Plan) -> float:
     """Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s]."""
-    run = plan.implementation
-    one = LAUNCH_S if run.host_launch_us is None else 1e-6 * run.host_launch_us
     if is_trainer(plan):
-        return WAITED * plan.workload.model.layers * one
+        return WAITED * plan.workload.model.layers * _launch_s(plan)
+    return forward_wait_s(plan)
+
+
+def forward_wait_s(plan: Plan) -> float:
+    """Time for which the GPU waits for the host in a forward by the model's code [s]."""
+    run = plan.implementation
     asks = run.framework == "pytorch-eager" and run.modules == "transformers" and not run.compile
-    return ASKED * one if asks else 0.0
+    return ASKED * _launch_s(plan) if asks else 0.0
+
+
+def _launch_s(plan: Plan) -> float:
+    stated = plan.implementation.host_launch_us
+    return LAUNCH_S if stated is None else 1e-6 * stated
 
 
 def step_wait_s(plan: Plan) -> float:

@@ -27,6 +27,7 @@ COLLECTIVES = {
     "reduce_scatter": ("ReduceScatter_Sum", "_reduce_scatter_base"),
     "all_to_all": ("SendRecv", "all_to_allv"),
     "token_exchange": ("SendRecv", "all_to_allv"),
+    "hybrid_exchange": ("SendRecv", "all_to_allv"),
     "broadcast": ("Broadcast", "broadcast"),
     "send_recv": ("SendRecv", "send"),
 }

@@ -19,7 +19,7 @@ def work(gpu, kind, *, size=SIZE, gpus=4, ctas=np.nan, domains=1, exit=np.inf, a
     """Work of collectives; ``exit`` is the rate out of one domain."""
     own = {"link_bytes_per_s": np.nan, "efficiency": 0.95, "step_latency_s": 7.8e-6, "delay": 1.0}
     values = {"bytes": size, "gpus": gpus, "ctas": ctas, "domains": domains, "exit_bytes_per_s": exit}
-    values |= own | {"nvls": 0.0, "sharp": 0.0} | others
+    values |= own | {"nvls": 0.0, "sharp": 0.0, "rows": 0.0} | others
     columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=float)) for v in values.values()))
     return collective_work(CollectiveShapes(**dict(zip(values, columns, strict=True))), kind, gpu, algorithm)
 

@@ -21,14 +21,14 @@ def of(*lengths):
     return gathered(np.array(lengths, dtype=float), np.ones(len(lengths)))
 
 
-def squares_one_by_one(lengths, size):
+def squares_one_by_one(lengths, size, window=10**6):
     """Squares of a grid over the whole sequence that hold a pair of positions of one document."""
     document = np.repeat(np.arange(len(lengths)), lengths)
     met = set()
     for query in range(len(document)):
         first = query - query % size
         for key in {max(0, k) for k in range(0, first + 1, size)}:
-            keys = np.arange(key, min(key + size, query + 1))
+            keys = np.arange(max(key, query - window + 1), min(key + size, query + 1))
             if (document[keys] == document[query]).any():
                 met.add((query // size, key // size))
     return len(met)
@@ -39,9 +39,9 @@ def test_pairs_and_blocks_of_three_documents_by_hand():
     found = of(300, 128, 84)
     blocks = found.blocks(128)
     assert (blocks.queries, blocks.squares, blocks.longest, blocks.more) == (4.0, 7.5, 3.0, 300 / 128)
-    assert found.squared == 300**2 + 128**2 + 84**2
+    assert found.pairs() == (300**2 + 128**2 + 84**2) / 2
     kernel = Attention(2, 4, 1, 512, 64, documents=found)
-    assert kernel.flops == 2 * 2 * 4 * 2 * 64 * found.squared / 2
+    assert kernel.flops == 2 * 2 * 4 * 2 * 64 * found.pairs()
 
 
 def test_a_backward_has_five_products_of_these_pairs():
@@ -77,9 +77,44 @@ def test_gathered_lengths_keep_pairs_and_blocks():
     lengths = np.random.default_rng(0).integers(1, 3000, 500)
     found = of(*lengths)
     assert len(found.pieces) <= 3000 / 64 + 1
-    assert found.squared == pytest.approx(sum(int(length) ** 2 for length in lengths))
+    assert 2 * found.pairs() == pytest.approx(sum(int(length) ** 2 for length in lengths))
     steps = sum(math.ceil(min(n, 128 * i) / 64) for n in lengths for i in range(1, math.ceil(n / 128) + 1))
     assert found.blocks(128).squares == pytest.approx(steps / 2)
+
+
+@pytest.mark.parametrize("window", [1, 60, 128, 200, 299, 5000])
+def test_pairs_in_a_window_are_those_counted_one_by_one(window):
+    lengths = [300, 128, 84]
+    counted = sum(min(position + 0.5, window) for length in lengths for position in range(length))  # half of its own
+    assert of(*lengths).pairs(window) == pytest.approx(counted)
+
+
+def test_blocks_in_a_window_by_hand():
+    # Blocks of 1,000 tokens begin at 0, 128, …; in a window of 256 keys the third begins at key 1, the fourth at 129.
+    blocks = of(1000).blocks(128, 256)
+    assert (blocks.queries, blocks.longest) == (1000 / 128, 3.0)
+    assert blocks.squares == 1 + 2 + 3 * 5 + 2.85 // 0.5 * 0.5 + 0.5  # the last block: keys 641 to 999, from step 10 on
+    assert of(1000).blocks(128, 1000) == of(1000).blocks(128)
+
+
+@pytest.mark.parametrize("window", [20, 33, 100, 256])
+def test_squares_of_a_grid_in_a_window(window):
+    lengths, size = [200, 70, 330, 90, 36, 600, 45, 165], 32
+    generator = np.random.default_rng(3)
+    drawn = [generator.permutation(lengths) for _ in range(200)]
+    mean = np.mean([squares_one_by_one(one, size, window) for one in drawn])
+    assert of(*lengths).grid(size, window).squares == pytest.approx(mean, rel=0.02)
+    assert of(256, 384, 128).grid(32, window).squares == squares_one_by_one([256, 384, 128], 32, window)
+
+
+def test_one_document_in_a_window_is_a_sequence_in_a_window():
+    for direction in ("forward", "backward"):
+        whole = Attention(1, 32, 8, 8192, 128, backend="flash-attention-2", direction=direction, window=1024)
+        one = replace(whole, documents=of(8192))
+        assert one.flops == whole.flops
+        assert lower([one], gpu_model(GPU.description)).core_cycles == pytest.approx(
+            lower([whole], gpu_model(GPU.description)).core_cycles, rel=0.15
+        )
 
 
 @pytest.mark.parametrize("backend", ["flash-attention-2", "flash-attn-2", "cudnn", "te-cudnn", "flex"])
@@ -122,9 +157,14 @@ def test_kernels_with_and_without_documents_are_forecast_together():
 
 
 def test_a_rank_with_more_to_do_has_more_documents():
-    found = Documents(((100.0, 3.0), (200.0, 1.0)))
-    assert found.times(1.5).squared == 1.5 * found.squared
-    assert found.times(1.0) is found
+    mean = Documents(((1000.0, 3.0), (2000.0, 1.0)))
+    most = replace(mean, load=1.5)
+    assert most.pairs() == 1.5 * mean.pairs()
+    for blocks in ("blocks", "grid"):
+        found, usual = getattr(most, blocks)(128), getattr(mean, blocks)(128)
+        assert (found.squares, found.queries) == (1.5 * usual.squares, usual.queries)
+    assert most.pairs(256) == mean.pairs(256)
+    assert most.grid(128, 256) == mean.grid(128, 256)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +173,6 @@ def test_a_rank_with_more_to_do_has_more_documents():
         ({"documents": ((512.0, 2.0),)}, "documents"),
         ({"documents": Documents(())}, "documents"),
         ({"documents": Documents(((2048.0, 1.0),))}, "documents"),
-        ({"documents": Documents(((512.0, 2.0),)), "window": 128}, "window"),
         ({"documents": Documents(((512.0, 2.0),)), "tile": jc.Tile(128, 64)}, "tile"),
         ({"documents": Documents(((512.0, 2.0),)), "causal": False}, "documents"),
     ],

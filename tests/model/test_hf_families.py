@@ -244,7 +244,7 @@ def test_every_family_is_read() -> None:
     named = {str(keys["model_type"]) for keys, _ in PUBLISHED.values()}
     catalogued = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"}
     counted = {str(keys["model_type"]) for keys, _ in COUNTED.values()}
-    assert set(FAMILIES) == named | catalogued | counted | {"kimi_k2", "ministral3"} | set(HYBRID_FAMILIES)
+    assert set(FAMILIES) == named | catalogued | counted | {"dots1", "kimi_k2", "ministral3"} | set(HYBRID_FAMILIES)
 
 
 def test_operations_of_a_step_worked_out() -> None:

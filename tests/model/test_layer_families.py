@@ -291,8 +291,8 @@ def test_attention_that_was_never_measured_is_less_certain() -> None:
     plain = Attention(2, 8, 8, 4096, 128)
     kernels = (plain, replace(plain, window=512), replace(plain, each_score="softcap"), replace(plain, head_dim=256))
     costs, one = lower(kernels, gpu), np.ones(4)
-    known, *others = composed_spread(one, np.arange(4), costs, h200, "time")
-    assert known < 0.1 and all(other == pytest.approx(0.2) for other in others)
+    known, windowed, *others = composed_spread(one, np.arange(4), costs, h200, "time")
+    assert known < windowed < 0.1 and all(other == pytest.approx(0.2) for other in others)
 
 
 def test_transformers_adds_a_mask_where_a_layer_is_local() -> None:

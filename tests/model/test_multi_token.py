@@ -160,6 +160,23 @@ def test_memory_of_a_module_by_hand():
     assert footprint_of(plan(1), 0) == footprint_of(plan(0), 0)
 
 
+def test_one_module_run_again_has_its_weights_once():
+    """Kernels and what is kept for the backward are two modules', weights, gradients and moments one's."""
+    two = plan(2)
+    again, one = plan(2, workload__mtp_use_repeated_layer=True), plan(1)
+    assert again.workload.model.prediction_modules == 1
+    passes = [[rank.types[:2] for rank in plan_program(one_).ranks] for one_ in (again, two)]  # forward and backward
+    assert passes[0] == passes[1]
+    of_two, of_again, of_one = (footprint_of(one_, 1) for one_ in (two, again, one))
+    for part in ("parameters", "gradients", "optimizer"):
+        assert getattr(of_again, part) == getattr(of_one, part) < getattr(of_two, part)
+    assert of_again.activations == of_two.activations > of_one.activations
+    assert training_flops(again.workload.model, 4096, 1) == training_flops(two.workload.model, 4096, 1)
+    assert differing_keys([two, again]) == {"workload.mtp_use_repeated_layer": (False, True)}
+    with pytest.raises(InputError, match="no further token is predicted"):
+        plan(0, workload__mtp_use_repeated_layer=True)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
 def test_more_modules_take_more_time_and_energy(schedule: str):
     plans = [plan(n, schedule__name=schedule, workload__global_batch_size=64) for n in (0, 1, 2)]

@@ -42,18 +42,18 @@ def test_best_fit_puts_each_where_it_leaves_the_least_room():
     # 60 + 40, 70 + 30 and 50 + 50 fill sequences of 100.
     found = packed([60, 40, 70, 30, 50, 50], [1000.0] * 6, 100, "whole")
     assert found.filled == 1.0
-    assert found.documents.squared == pytest.approx((60**2 + 40**2 + 70**2 + 30**2 + 2 * 50**2) / 3, rel=0.01)
+    assert 2 * found.documents.pairs() == pytest.approx((60**2 + 40**2 + 70**2 + 30**2 + 2 * 50**2) / 3, rel=0.01)
 
 
 def test_whole_documents_longer_than_a_sequence_are_cut_at_its_end():
     found = packed([250], [1.0], 100, "whole")  # two of 100, and 50, of which two fill one
-    assert found.documents.squared == pytest.approx((2 * 2 * 100**2 + 2 * 50**2) / 5, rel=0.01)
+    assert 2 * found.documents.pairs() == pytest.approx((2 * 2 * 100**2 + 2 * 50**2) / 5, rel=0.01)
 
 
 def test_cut_by_hand():
     # Of 3 tokens in sequences of 4, in turn: 3 1, 2 2, 1 3.
     found = packed([3], [1.0], 4, "cut")
-    assert found.documents.squared == pytest.approx(((9 + 1) + (4 + 4) + (1 + 9)) / 3)
+    assert 2 * found.documents.pairs() == pytest.approx(((9 + 1) + (4 + 4) + (1 + 9)) / 3)
     assert found.documents.count == pytest.approx(2.0)
 
 
@@ -68,7 +68,7 @@ def test_cut_is_the_mean_of_a_long_run():
     pieces = np.diff(edges, prepend=0).astype(float)
     squares = np.bincount((edges - 1) // sequence, weights=pieces**2)
     found = packed(lengths, [1.0] * len(lengths), sequence, "cut")
-    assert found.documents.squared == pytest.approx(squares.mean(), rel=0.01)
+    assert 2 * found.documents.pairs() == pytest.approx(squares.mean(), rel=0.01)
     assert found.documents.count == pytest.approx(len(pieces) / whole, rel=0.01)
     assert found.spread == pytest.approx(squares.std() / squares.mean(), rel=0.05)
 
@@ -76,7 +76,7 @@ def test_cut_is_the_mean_of_a_long_run():
 def test_counts_are_repeated_lengths():
     once = packed([100, 300, 300], [1.0, 1.0, 1.0], 1000, "cut").documents
     counted = packed([100, 300], [1.0, 2.0], 1000, "cut").documents
-    assert once.squared == pytest.approx(counted.squared)
+    assert once.pairs() == pytest.approx(counted.pairs())
 
 
 def test_documents_fill_their_sequences():

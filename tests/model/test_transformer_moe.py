@@ -25,7 +25,8 @@ from joulecast.model.memory.recomputation import saved_bytes
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.step import head_backward, head_forward, layer_backward, layer_forward
-from joulecast.model.transformer.expert_rows import different_parts, expert_bytes, expert_shard, parts_allowed
+from joulecast.model.transformer.expert_parts import different_parts, parts_allowed
+from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard
 from joulecast.simulator.instructions.host import EXCHANGED, LOOPED_LAUNCH, WITHIN, module_launches
 
 #: hidden 512, 8 heads of 64 (4 for keys and values), 2 of 16 experts of 256, one shared expert, one layer dense.

@@ -142,11 +142,11 @@ def test_a_file_has_lengths_and_how_many(tmp_path):
         (
             {
                 "document_tokens": 300,
-                "model": "gemma-2-2b",
-                "sequence": 8192,
+                "model": "llama-4-scout",
+                "sequence": 16384,
                 "implementation": {"modules": "joint", "attention_backend": "flash-attn-2"},
             },
-            "with windows",
+            "with chunks",
         ),
         ({"implementation": {"modules": "joint", "framework": "megatron", "attention_backend": "flex"}}, "PyTorch's"),
     ],
@@ -172,6 +172,16 @@ def test_a_ring_over_documents_is_refused_heads_that_are_exchanged_are_not():
     assert {(one.sequence, one.documents.pieces) for one in apart} == {(4096, ((512.0, 8.0),))}
 
 
+def test_local_layers_keep_documents_apart_too():
+    run = {"modules": "joint", "attention_backend": "flash-attn-2"}
+    found = plan(model="gemma-2-2b", sequence=8192, document_tokens=6000, implementation=run)
+    assert {(one.window, one.documents is None) for one in attention_of(found)} == {(4096, False), (0, False)}
+    alone = plan(model="gemma-2-2b", sequence=8192, implementation=run)
+    apart, whole = forecast(found), forecast(alone)
+    assert apart.time_s < whole.time_s
+    assert apart.model_flops_per_s * apart.time_s < whole.model_flops_per_s * whole.time_s
+
+
 LENGTHS = [100, 200, 300, 500, 900, 3000]
 
 
@@ -183,13 +193,13 @@ def test_replicas_wait_for_the_one_with_longer_documents(fsdp):
     meets = 1 if fsdp else 4
     assert imbalance(found) == pytest.approx(1 + 1.42 * of.spread / math.sqrt(meets), rel=0.01)
     (documents,) = {one.documents for one in attention_of(found)}
-    assert documents.squared == pytest.approx(imbalance(found) * of.documents.squared)
+    assert documents.pairs() == pytest.approx(imbalance(found) * of.documents.pairs())
     assert any("as the one with most pairs" in said for said in forecast(found).assumptions)
 
 
 def test_no_rank_has_more_than_one_document_a_sequence():
     found = plan(gpus=8, batch=8, document_tokens=[4000, 4096])
-    most = 4096**2 / found.workload.packed.documents.squared
+    most = 0.5 * 4096**2 / found.workload.packed.documents.pairs()
     assert 1.0 < imbalance(found) <= most
 
 

@@ -26,6 +26,8 @@ def at(tables, key):
 
 WITHOUT_ZERO1 = LLAMA.replace('"--use-distributed-optimizer" ', "")
 OLD_ZERO = "--deepspeed --zero-stage"
+FLEX, FLEX_KEY = MIXTRAL.replace("alltoall", "flex"), "implementation.moe_flex_dispatcher"
+UNNAMED = MIXTRAL.replace("14336", "13312")
 LAYOUT = "--pipeline-model-parallel-layout"
 
 
@@ -74,10 +76,28 @@ LAYOUT = "--pipeline-model-parallel-layout"
             "workload.model.vocab_size",
             51_200,
         ),
+        (LLAMA, "--mtp-num-layers 2 --mtp-use-repeated-layer", "workload.mtp_use_repeated_layer", True),
+        (MIXTRAL, "", "implementation.moe_router_fusion", False),
+        (MIXTRAL, "--moe-router-fusion", "implementation.moe_router_fusion", True),
+        (UNNAMED, "--moe-router-score-function sigmoid", "workload.model.moe_router_score_function", "sigmoid"),
+        (FLEX, "", f"{FLEX_KEY}_backend", "deepep"),
+        (FLEX, "--moe-deepep-num-sms 24", f"{FLEX_KEY}_num_sms", 24),
+        (FLEX, "--moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 32", f"{FLEX_KEY}_backend", "hybridep"),
+        (FLEX, "--moe-flex-dispatcher-backend hybridep --moe-hybridep-num-sms 32", f"{FLEX_KEY}_num_sms", 32),
+        (FLEX, "--moe-deepep-num-sms 24 --moe-flex-dispatcher-num-sms 12", f"{FLEX_KEY}_num_sms", 12),
     ],
 )
 def test_a_flag_becomes_a_key(tmp_path, text, flags, key, expected):
     assert at(convert(tmp_path, with_flags(text, flags)).tables, key) == expected
+
+
+def test_the_other_kernels_sms_are_no_key(tmp_path):
+    """Those of kernels that do not run, and of a dispatcher that has none."""
+    for text in (with_flags(FLEX, "--moe-hybridep-num-sms 32"), with_flags(MIXTRAL, "--moe-deepep-num-sms 24")):
+        assert "moe_flex_dispatcher_num_sms" not in convert(tmp_path, text).tables["implementation"]
+    told = convert(tmp_path, with_flags(FLEX, "--moe-flex-dispatcher-backend ncclep"))
+    assert "moe_flex_dispatcher_backend" not in told.tables["implementation"]
+    assert any("ncclep" in warning for warning in told.warnings)
 
 
 def test_a_stage_of_zero_without_deepspeed_splits_nothing(tmp_path):

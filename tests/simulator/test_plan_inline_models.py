@@ -40,6 +40,11 @@ def test_deepseek_v3_written_out_is_that_of_the_catalogue():
     assert (written.experts.groups, written.experts.chosen_groups) == (8, 4)
 
 
+def test_routers_of_sigmoids_may_look_at_groups():
+    assert model().experts.router == "softmax"
+    assert model(moe_router_score_function="sigmoid").experts.router == load_model("deepseek-v3").experts.router
+
+
 def test_one_layer_in_so_many_has_experts():
     every = model(first_k_dense_replace=0, moe_layer_freq=2, num_hidden_layers=4).experts
     assert [every.stand_in(layer) for layer in range(4)] == [True, False, True, False]

@@ -28,6 +28,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "model": "llama-3.2-1b",
         "layers": 3,
         "mtp_num_layers": 1,
+        "mtp_use_repeated_layer": True,
         "sequence_length": 1024,
         "micro_batch_size": 2,
         "global_batch_size": 4096,
@@ -43,6 +44,9 @@ OTHER: dict[str, dict[str, Any]] = {
         "training_tokens": 2e9,
         "document_tokens": 300,
         "document_packing": "whole",
+        "objective": "dpo",
+        "reference": "precomputed",
+        "completion_tokens": 100,
     },
     "cluster": {"gpu": "h100-sxm", "gpus": 128, "gpus_per_node": 4, "node": "hgx-h100", "node_clock_spread": 0.1},
     "network": {
@@ -104,8 +108,10 @@ OTHER: dict[str, dict[str, Any]] = {
         "attention_backend": "flash-attention-2",
         "attention_precision": "fp8",
         "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": "deepep",
         "moe_flex_dispatcher_num_sms": 4,
         "moe_permute_fusion": False,
+        "moe_router_fusion": False,
         "moe_row_operator": "index_add",
         "moe_router_dtype": "fp32",
         "moe_fused_mlp": True,
@@ -121,6 +127,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "compile": True,
         "fused_loss": True,
         "loss_metrics": 2,
+        "log_probabilities": "whole",
         "training_loop": "trainer",
         "optimizer": "adamw-for-loop",
         "parameter_precision": "fp32",
@@ -210,12 +217,12 @@ BASES: dict[str, dict[str, Any]] = {
         "parallelism": {"expert_model_parallel_size": 8, "distributed_optimizer": True},
         "implementation": MEGATRON,
     },
-    "experts in FP8 by DeepEP": {
-        "workload": EXPERTS | {"precision": "fp8", "fp8_recipe": "blockwise"},
+    "experts in FP8 by HybridEP": {
+        "workload": EXPERTS | {"precision": "fp8", "fp8_recipe": "blockwise", "mtp_num_layers": 2},
         "cluster": cluster(8),
         "parallelism": {"expert_model_parallel_size": 8, "distributed_optimizer": True},
         "overlap": {"ep_comm": True},
-        "implementation": MEGATRON | {"moe_token_dispatcher_type": "flex"},
+        "implementation": MEGATRON | {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"},
     },
     "NVFP4, its ends in bf16": {
         "workload": DENSE | {"precision": "fp4", "num_layers_at_end_in_bf16": 1},
@@ -239,6 +246,11 @@ BASES: dict[str, dict[str, Any]] = {
 BASES["layers computed again by PyTorch"] = BASES["one GPU"] | {"schedule": {"recompute": "full"}}
 BASES["adapters"] = {
     "workload": DENSE | {"lora": {}},
+    "cluster": cluster(1),
+    "implementation": {"modules": "transformers"},
+}
+BASES["pairs"] = {
+    "workload": DENSE | {"objective": "dpo"},
     "cluster": cluster(1),
     "implementation": {"modules": "transformers"},
 }

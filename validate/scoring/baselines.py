@@ -110,13 +110,16 @@ def bus_bytes(operator: Collective) -> float:
 
 
 def transformer_flops(configuration: Mapping[str, Any]) -> float:
-    """Matrix products and causal attention of a block or a training iteration on one GPU [FLOP]."""
+    """Matrix products and causal attention of a block or a training iteration on one GPU [FLOP].
+
+    Samples of a loss on pairs are two sequences, which a reference model that is not precomputed reads once more.
+    """
     get = configuration.get
     hidden, heads = float(get("hidden") or 0), float(get("heads") or 1)
     kv_heads, ffn = float(get("kv_heads") or heads), float(get("ffn") or 4 * hidden)
     sequence = float(get("S") or get("seq") or 0)
     samples = float(get("B") or get("micro_batch") or 1) * float(get("microbatches") or 1)
-    tokens = samples * sequence
+    tokens = samples * sequence * (1 if get("objective") in (None, "next-token") else 2)
     if get("experts"):  # a token meets so many
         ffn = float(get("experts_per_token") or 0) * float(get("expert_ffn") or 0)
     matrices = hidden * (2 * hidden + 2 * hidden * kv_heads / heads) + hidden * ffn * (
@@ -127,6 +130,7 @@ def transformer_flops(configuration: Mapping[str, Any]) -> float:
         passes = 1 if get("direction") == "fwd" else 3
         return passes * layer / float(get("tp") or 1)
     head = 2 * tokens * hidden * float(get("vocab") or 0)
-    passes = 4 if get("recompute") == "full" else 3
+    compared = 1 if get("reference") in ("copy", "adapters-off") else 0
+    passes = compared + (4 if get("recompute") == "full" else 3)
     shared = float(get("tp") or 1) * float(get("pp") or 1) * float(get("cp") or 1)
-    return (passes * layer * float(get("layers") or 0) + 3 * head) / shared
+    return (passes * layer * float(get("layers") or 0) + (3 + compared) * head) / shared

@@ -1,0 +1,62 @@
+"""What log-probabilities of pairs of sequences take beside layers: kept, for a moment, and by the reference model.
+
+Of ``whole`` logits the log-softmax is kept, in fp32. While the reference's logits are made, the policy's are still
+there; its own are first in their type, then in fp32, then copied without the sequences' last positions. ``chunked``
+ones keep only the positions that are scored; their backward adds up the gradients of these, and of the weight, in fp32.
+"""
+
+from __future__ import annotations
+
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.memory import modules_kept
+from joulecast.model.transformer.log_probabilities import CHUNKED, TILE_TOKENS, TILE_WORDS, scored
+
+#: Bytes of a value in fp32.
+WIDE = 4.0
+#: fp32 tensors of all logits beside the log-softmax that the backward keeps: in the policy's own forward its logits and
+#: their copy, in the backward the gradients of what was gathered and of the log-softmax; and in the reference's forward
+#: the policy's logits, its own, their copy and their log-softmax.
+OWN_TENSORS, REFERENCE_TENSORS = 2, 4
+#: Tensors of the MLP's and of the residual stream's width that a layer's forward without gradients holds at once.
+MLP_TENSORS, STREAM_TENSORS = 3, 2
+
+
+def chunked(s: Shard) -> bool:
+    """Whether logits are made in tiles."""
+    return s.implementation.log_probabilities == CHUNKED
+
+
+def head_bytes(s: Shard) -> float:
+    """Kept of the final norm's input, and of the positions that are scored, by logits in tiles."""
+    size = float(DTYPE_BYTES[s.stream.implementation.dtype])
+    return modules_kept.final_norm_input_bytes(s) + scored(s) * s.config.hidden * size
+
+
+def loss_transient_bytes(s: Shard, vocab: int, weight: float) -> float:
+    """Highest of what a policy's own forward and backward of the loss hold beside what was kept.
+
+    ``weight``: bytes of the gradient of the head's weight, 0 where it has none.
+    """
+    if not chunked(s):
+        stream = float(s.tokens * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+        return max(OWN_TENSORS * WIDE * s.tokens * vocab, weight + stream)
+    values, trained = scored(s) * s.config.hidden, vocab * s.config.hidden * (weight > 0.0)
+    kept = DTYPE_BYTES[s.stream.implementation.dtype]
+    narrowed = 0.0 if kept == WIDE else kept
+    return (WIDE + narrowed) * (values + trained) + tile_bytes(s)
+
+
+def reference_transient_bytes(s: Shard) -> float:
+    """What a reference's forward holds beside what the policy has kept, at its highest; 0 where none runs."""
+    if not s.implementation.reference:
+        return 0.0
+    size = DTYPE_BYTES[s.implementation.dtype]
+    layer = float(size * s.tokens * (MLP_TENSORS * s.ffn + STREAM_TENSORS * s.config.hidden))
+    head = tile_bytes(s) if chunked(s) else REFERENCE_TENSORS * WIDE * s.tokens * s.config.vocab
+    return max(layer, head)
+
+
+def tile_bytes(s: Shard) -> float:
+    """The buffer of one tile of logits."""
+    return float(min(scored(s), TILE_TOKENS) * TILE_WORDS * DTYPE_BYTES[s.implementation.dtype])

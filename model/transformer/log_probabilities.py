@@ -1,0 +1,157 @@
+"""Log-probabilities of tokens, from which losses on pairs of sequences (DPO and its kin) are made.
+
+``whole``    all logits are widened to fp32, and a log-softmax of all but each sequence's last position takes the
+             tokens' values; the policy's are averaged once for the log. So in LLaMA-Factory 0.9
+             (``src/llamafactory/train/dpo/trainer.py``), and nearly so in versions of TRL that have the logits.
+``chunked``  logits are made in tiles, of scored positions alone, and never kept: behind the product of each tile a
+             kernel folds its rows' greatest values and sums. The backward makes each tile again, turns it into its own
+             gradient, and adds both products' gradients up in fp32. So in TRL 1.16 (``trl/kernels/chunked_logprob.py``,
+             ``add_fused_lm_head``), where the policy's kernel also takes entropy, mean and the likeliest word.
+
+Positions of the last token, sums over sequences and the loss itself are few values and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from joulecast.model.framework.launches import (
+    Launch,
+    input_gradient,
+    issued,
+    linear_forward,
+    reordered,
+    streaming,
+    weight_gradient,
+)
+from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.transformer.autocast_linear import rounded
+from joulecast.model.transformer.row_operators import accumulated, widened
+
+#: How log-probabilities are made, by the word of ``implementation.log_probabilities``.
+WHOLE, CHUNKED = "whole", "chunked"
+#: Positions and words of a tile of logits.
+TILE_TOKENS, TILE_WORDS = 4096, 32768
+#: Cycles of an SM for a logit that is folded, with all that the policy logs and without, and for one that becomes its
+#: gradient: instructions of these kernels' inner loops, and reductions of a block of 1,024 values over its four warps,
+#: written down before any was measured. Four iterations on an H200 then took 0.30 to 0.35 for the former two in the
+#: mean, one whose tiles have 1,024 rows 0.50 for the first; the last is bound by memory
+#: (`validate/recorded/h200_sxm/train_pairs.jsonl`) [estimates, +-25 %].
+FOLDED, FOLDED_ALONE, TURNED = 0.40, 0.20, 0.25
+
+
+def scored(s: Shard) -> int:
+    """Positions of a micro-batch whose next token is scored: no sequence's last one."""
+    return min(round(s.tokens * s.implementation.scored_share), s.tokens - s.batch)
+
+
+def whole_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """Log-probabilities of logits that are there; a loop that widens its model's outputs has done it."""
+    run, logits = s.implementation, s.tokens * vocab
+    return (
+        *(() if run.widens_outputs else (widened("log_probs.widen", logits, run.dtype),)),
+        reordered("log_probs.rows", logits, "fp32"),
+        streaming("log_softmax", "log_probs.log_softmax", logits, dtype="fp32", rows=s.tokens, columns=vocab),
+        streaming("nll_loss", "log_probs.gather", s.tokens, dtype="fp32", rows=s.tokens),
+        *(() if run.gradient_free else (streaming("reduce", "log_probs.mean", logits, writes=0, dtype="fp32"),)),
+    )
+
+
+def whole_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """Gradient of :func:`whole_forward`."""
+    logits = s.tokens * vocab
+    return (
+        streaming("fill", "log_probs.grad.fill", logits, reads=0, dtype="fp32"),
+        streaming("nll_loss_backward", "log_probs.gather.grad", s.tokens, dtype="fp32", rows=s.tokens),
+        streaming(
+            "log_softmax_backward",
+            "log_probs.log_softmax.grad",
+            logits,
+            reads=2,
+            dtype="fp32",
+            rows=s.tokens,
+            columns=vocab,
+        ),
+        streaming("fill", "log_probs.rows.grad.fill", logits, reads=0, dtype="fp32"),
+        reordered("log_probs.rows.grad", logits, "fp32"),
+        streaming("unary", "log_probs.round", logits, writes=0.5, dtype="fp32"),
+    )
+
+
+def _tiles(s: Shard, vocab: int) -> Iterator[tuple[int, int, int]]:
+    """Distinct sizes of tiles, positions and words, and how many there are of each."""
+    for positions, rows in _pieces(scored(s), TILE_TOKENS):
+        for words, columns in _pieces(vocab, TILE_WORDS):
+            yield positions, words, rows * columns
+
+
+def _pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
+    whole, rest = divmod(total, size)
+    if whole:
+        yield size, whole
+    if rest:
+        yield rest, 1
+
+
+def _logits(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
+    """A tile of logits: the head's product of some positions and words, whose operands autocast rounds each time."""
+    run, hidden = s.implementation, s.config.hidden
+    cast = (rounded("head.weight", words * hidden),) if run.autocast else ()
+    bias = streaming("add", "head.bias.add", positions * words, dtype=run.dtype)
+    product = linear_forward("head", positions, words, hidden, run.dtype)
+    return (*cast, product, *((bias,) if s.config.head_bias else ()))
+
+
+def chunked_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """Scored positions out of all, and their log-probabilities tile by tile."""
+    run, values = s.implementation, scored(s) * s.config.hidden
+    cycles = FOLDED_ALONE if run.gradient_free else FOLDED
+    out = [streaming("embedding", "log_probs.select", values, dtype=s.stream.implementation.dtype, rows=scored(s))]
+    out += [rounded("head", values)] if run.autocast else []
+    for positions, words, count in _tiles(s, vocab):
+        logits = positions * words
+        fold = issued("reduce", "log_probs.fold", logits, cycles * logits, activity=1.0, writes=0, dtype=run.dtype)
+        out += [replace(one, repeat=count) for one in (*_logits(s, positions, words), fold)]
+    return tuple(out)
+
+
+def chunked_backward(s: Shard, vocab: int, completes: str) -> tuple[Launch, ...]:
+    """Gradient of :func:`chunked_forward`, of the head's weight too unless that is frozen."""
+    run, hidden, trains = s.implementation, s.config.hidden, s.implementation.lora is None
+    values, kept = scored(s) * hidden, s.stream.implementation.dtype
+    out = [streaming("fill", "log_probs.grad.fill", values, reads=0, dtype="fp32")]
+    if trains:
+        out.append(streaming("fill", "head.weight.grad.fill", vocab * hidden, reads=0, dtype="fp32"))
+    for positions, words, count in _tiles(s, vocab):
+        logits = positions * words
+        turn = issued("unary", "log_probs.turn", logits, TURNED * logits, activity=1.0, dtype=run.dtype)
+        own = [
+            *_logits(s, positions, words),
+            turn,
+            _summed(input_gradient("head", positions, words, hidden, run.dtype)),
+        ]
+        if trains:
+            own.append(_summed(weight_gradient("head", positions, words, hidden, run.dtype)))
+        out += [replace(one, repeat=count) for one in own]
+    if trains and kept != "fp32":
+        out.append(_narrowed("head.weight.grad.round", vocab * hidden, kept, completes))
+    elif trains and completes:
+        out[-1] = replace(out[-1], completes=completes)
+    if kept != "fp32":
+        out.append(_narrowed("log_probs.grad.round", values, kept))
+    return (*out, *accumulated("log_probs.select.grad", scored(s), s.tokens, hidden, kept))
+
+
+def _summed(launch: Launch) -> Launch:
+    """A product that is added up in fp32."""
+    product = launch.operator
+    if isinstance(product, Gemm):
+        return replace(launch, operator=replace(product, out_dtype="fp32", accumulate=True))
+    return launch
+
+
+def _narrowed(name: str, values: int, dtype: str, completes: str = "") -> Launch:
+    writes = DTYPE_BYTES[dtype] / DTYPE_BYTES["fp32"]
+    return streaming("unary", name, values, writes=writes, dtype="fp32", completes=completes)

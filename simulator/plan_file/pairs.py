@@ -1,0 +1,137 @@
+"""Losses on pairs of sequences, one chosen and one rejected: DPO, and its kin that need no reference model.
+
+A sample is such a pair. Both sequences go through the model in one forward, twice as many as there are samples, and so
+they do through the model that DPO compares with, which has no backward: a second one, or the same without its adapters.
+Sources: Rafailov et al., DPO, arXiv 2305.18290; Hong et al., ORPO, 2403.07691; Meng et al., SimPO, 2405.14734;
+``trl/trainer/dpo_trainer.py`` of TRL 1.16.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from joulecast.errors import NotYetError, UnknownNameError
+from joulecast.model.transformer.log_probabilities import CHUNKED, WHOLE
+from joulecast.simulator.plan_file.names import place
+from joulecast.simulator.plan_file.parts import NEXT_TOKEN
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.schema import PlanFile
+    from joulecast.simulator.plan_file.schema_workload import WorkloadTable
+    from joulecast.simulator.plan_file.source import Source
+
+OBJECTIVE, REFERENCE, COMPLETION = (f"workload.{key}" for key in ("objective", "reference", "completion_tokens"))
+LOG_PROBABILITIES = "implementation.log_probabilities"
+#: Objectives on pairs: with a reference model, and without.
+COMPARED, ALONE = ("dpo",), ("orpo", "simpo")
+KNOWN = (NEXT_TOKEN, *COMPARED, *ALONE)
+#: Objectives that are no such form, and why.
+_GENERATES = "generates its own texts, which is not forecast"
+UNKNOWN = {
+    **dict.fromkeys(("ppo", "grpo", "rloo", "online-dpo", "gkd"), _GENERATES),
+    "kto": "compares single sequences, and takes a second forward of mismatched ones",
+    "reward": "trains a head of one value, which is not known",
+    "distillation": "takes all of a second model's logits, which is not known",
+}
+
+
+def read_objective(table: WorkloadTable, source: Source) -> dict[str, Any]:
+    """The loss, and what it compares with, as fields of the workload.
+
+    Raises
+    ------
+    InputError
+        An objective that is not known, or keys of another one.
+    """
+    name = table.objective
+    if name in UNKNOWN:
+        remedy = f"Choose one of {', '.join(KNOWN)}."
+        raise source.error(f"{name} {UNKNOWN[name]}", OBJECTIVE, remedy=remedy, kind=NotYetError)
+    if name not in KNOWN:
+        raise place(UnknownNameError("objective", name, KNOWN), source, OBJECTIVE)
+    if table.reference is not None and name not in COMPARED:
+        raise source.error(
+            f"{name} compares with no reference model", REFERENCE, remedy=f'Leave it out, or set {OBJECTIVE} = "dpo".'
+        )
+    if table.completion_tokens is not None:
+        _check_completions(table, source)
+    own = "copy" if table.lora is None else "adapters-off"
+    return {
+        "objective": name,
+        "reference": (table.reference or own) if name in COMPARED else None,
+        "completion_tokens": table.completion_tokens,
+    }
+
+
+def _check_completions(table: WorkloadTable, source: Source) -> None:
+    if table.objective == NEXT_TOKEN:
+        raise source.error(
+            "cross-entropy takes all logits", COMPLETION, remedy=f'Leave it out, or set {OBJECTIVE} = "dpo".'
+        )
+    if table.completion_tokens is not None and table.completion_tokens > table.sequence_length:
+        raise source.error(
+            f"a sequence of {table.sequence_length} tokens has no {table.completion_tokens}",
+            COMPLETION,
+            remedy=f"Use at most {table.sequence_length}.",
+        )
+
+
+def log_probabilities_of(parsed: PlanFile, source: Source) -> str:
+    """How log-probabilities are made, empty for cross-entropy.
+
+    Raises
+    ------
+    InputError
+        It is said of cross-entropy, or completions alone of all logits.
+    """
+    said = parsed.implementation.log_probabilities
+    if parsed.workload.objective == NEXT_TOKEN:
+        if said is not None:
+            remedy = f'Leave it out, or set {OBJECTIVE} = "dpo".'
+            raise source.error("cross-entropy takes no log-probabilities of pairs", LOG_PROBABILITIES, remedy=remedy)
+        return ""
+    if said == WHOLE and parsed.workload.completion_tokens is not None:
+        remedy = f'Leave it out, or set {LOG_PROBABILITIES} = "{CHUNKED}".'
+        raise source.error("all positions have logits", COMPLETION, remedy=remedy)
+    return said or CHUNKED
+
+
+def check_pairs(plan: Plan, source: Source) -> None:
+    """Pairs are known in transformers' modules, whole on each GPU or sharded."""
+    w, run = plan.workload, plan.implementation
+    if w.objective == NEXT_TOKEN:
+        return
+    if w.reference == "adapters-off" and w.lora is None:
+        remedy = 'Add [workload.lora], or use "copy".'
+        raise source.error("the model has no adapters that could be off", REFERENCE, remedy=remedy)
+    one = "split the batch alone"
+    for wrong, what, remedy in (
+        (run.framework != "pytorch-eager", "in Megatron", 'Set implementation.framework = "pytorch-eager"'),
+        (run.modules != "transformers", f"in {run.modules} modules", 'Set implementation.modules = "transformers"'),
+        (plan.tp > 1 or plan.cp > 1 or plan.pp > 1, "of a model split over GPUs", f"Set the sizes to 1 and {one}"),
+        (run.compile, "in compiled modules", "Set implementation.compile = false"),
+        (w.document_tokens is not None, "in packed sequences", "Leave workload.document_tokens out"),
+        (run.loss_metrics > 0, "with metrics of cross-entropy", "Leave implementation.loss_metrics out"),
+        (w.lora is not None and w.lora.prepared, "beside a prepared model", "Leave workload.lora.prepared out"),
+        (run.dropout > 0, "with dropout, which trainers turn off", "Leave implementation.dropout out"),
+    ):
+        if wrong:
+            raise source.error(f"pairs {what} are not known", OBJECTIVE, remedy=f"{remedy}.", kind=NotYetError)
+
+
+def pair_assumptions(plan: Plan) -> tuple[str, ...]:
+    """What a sample and a token are, and what runs beside the model that is trained."""
+    w = plan.workload
+    if w.objective == NEXT_TOKEN:
+        return ()
+    said = [
+        f"a sample is a pair of sequences of {w.sequence_length} tokens, chosen and rejected, without padding; tokens "
+        "are those of both"
+    ]
+    if w.runs_reference:
+        which = "a second model" if w.reference == "copy" else "the model without its adapters"
+        said.append(f"each forward includes that of the reference, {which}, which has no backward")
+    elif w.reference == "precomputed":
+        said.append("the reference's log-probabilities were computed before; the time that took is not forecast")
+    return tuple(said)

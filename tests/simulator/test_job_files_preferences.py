@@ -1,0 +1,98 @@
+"""Jobs of TRL, LLaMA-Factory, Axolotl and ms-swift that train on pairs of sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import joulecast as jc
+from joulecast.simulator.plan_file.plan import plan_from_dict
+from tests.support.trainer_jobs import AXOLOTL, FACTORY
+
+TRL = "trl dpo --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 2 --beta 0.1 --max_steps 10"
+SCRIPT = TRL.replace("trl dpo", "accelerate launch --num_processes 4 scripts/dpo.py")
+DPO = FACTORY.replace("stage: sft", "stage: dpo\npref_beta: 0.1")
+SWIFT = "swift rlhf --rlhf_type dpo --model Qwen/Qwen2.5-7B-Instruct --max_length 2048 --beta 0.1"
+RL = AXOLOTL.replace("sample_packing: true", "rl: dpo").replace("deepspeed: deepspeed_configs/zero3_bf16.json\n", "")
+
+
+def converted(tmp_path: Path, job: str) -> Any:
+    if "\n" not in job:
+        return jc.convert(job, gpu="h100-sxm", gpus=4)
+    file = tmp_path / "job.yaml"
+    file.write_text(job, encoding="utf-8")
+    return jc.convert(file, gpu="h100-sxm", gpus=4)
+
+
+@pytest.mark.parametrize(
+    ("job", "objective", "reference", "log_probabilities"),
+    [
+        (TRL, "dpo", "copy", "chunked"),
+        (f"{TRL} --use_peft", "dpo", "adapters-off", "chunked"),
+        (f"{TRL} --precompute_ref_log_probs", "dpo", "precomputed", "chunked"),
+        (f"{TRL} --use_peft --ref_model other/model", "dpo", "copy", "chunked"),
+        (SCRIPT, "dpo", "copy", "chunked"),
+        (SCRIPT.replace("dpo.py", "orpo.py"), "orpo", None, "whole"),
+        (DPO, "dpo", "copy", "whole"),
+        (DPO.replace("full", "lora"), "dpo", "adapters-off", "whole"),
+        (f"{DPO}pref_loss: simpo\n", "simpo", None, "whole"),
+        (f"{DPO}pref_loss: hinge\n", "dpo", "copy", "whole"),
+        (RL, "dpo", "copy", "chunked"),
+        (RL.replace("dpo", "ipo"), "dpo", "copy", "chunked"),
+        (RL.replace("dpo", "simpo"), "simpo", None, "whole"),
+        (SWIFT, "dpo", "adapters-off", "whole"),
+        (f"{SWIFT} --train_type full", "dpo", "copy", "whole"),
+        (SWIFT.replace("rlhf_type dpo", "rlhf_type cpo"), "simpo", None, "whole"),
+    ],
+)
+def test_pairs_are_read(
+    tmp_path: Path, job: str, objective: str, reference: str | None, log_probabilities: str
+) -> None:
+    found = converted(tmp_path, job)
+    assert found.tables["workload"]["objective"] == objective
+    assert found.tables["workload"].get("reference") == reference
+    assert found.tables["implementation"]["log_probabilities"] == log_probabilities
+    assert not any("not regarded" in warning for warning in found.warnings)
+    plan_from_dict(found.tables)
+
+
+def test_the_run_has_the_tokens_of_both_sequences(tmp_path: Path) -> None:
+    found = converted(tmp_path, TRL).tables["workload"]
+    assert found["sequence_length"] == 1024
+    assert found["training_tokens"] == 10 * 2 * 4 * 2 * 1024
+
+
+def test_dropout_is_off(tmp_path: Path) -> None:
+    found = converted(tmp_path, f"{TRL} --use_peft --lora_dropout 0.1").tables["workload"]
+    assert found["lora"]["dropout"] == 0.0
+
+
+def test_what_cannot_be_said_is_told(tmp_path: Path) -> None:
+    def told(job: str) -> str:
+        return " ".join(converted(tmp_path, job).warnings)
+
+    assert "completion_tokens" in told(TRL)
+    assert "called after dpo is taken to run TRL's" in told(SCRIPT)
+    assert "LLaMA-Factory loads it narrow" in told(DPO)
+    assert "as large as the trained one" in told(f"{TRL} --ref_model other/model")
+    assert "LLaMA-Factory's; other code" in told(SWIFT)
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (TRL.replace("dpo", "kto"), r"\[kto\]: training on preferences"),
+        (TRL.replace("dpo", "grpo"), r"\[grpo\]: training on preferences"),
+        (SCRIPT.replace("dpo.py", "reward_modeling.py"), r"\[reward\]: training on preferences"),
+        (SWIFT.replace("rlhf_type dpo", "rlhf_type grpo"), r"\[rlhf_type\]: training on preferences"),
+        (DPO.replace("stage: dpo", "stage: kto"), r"\[stage\]: training on preferences"),
+        (DPO.replace("stage: dpo", "stage: rm"), r"\[stage\]: training on preferences"),
+        (RL.replace("rl: dpo", "rl: grpo"), r"\[rl\]: training on preferences.*simpo"),
+    ],
+)
+def test_what_is_no_pair_is_refused(tmp_path: Path, job: str, message: str) -> None:
+    with pytest.raises(jc.InputError, match=message) as raised:
+        converted(tmp_path, job)
+    assert "\n" not in str(raised.value)
