@@ -17,6 +17,7 @@ from joulecast.calibrate.rows.fields import (
     whole_number,
 )
 from joulecast.calibrate.rows.framework_kernels import framework_kernels
+from joulecast.calibrate.rows.optimizer_steps import optimizer_launches
 from joulecast.calibrate.rows.training_kernels import training_kernels
 from joulecast.errors import DataError
 from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
@@ -92,6 +93,7 @@ KERNEL_OPS = (
     "stream",
     "cast",
     "expert_rows",
+    "optimizer_step",
     "pulse",
     *STREAMING_PATTERNS,
     *COMPOSITE_OPS,
@@ -293,6 +295,12 @@ def _framework_kernels(row: Configuration) -> KernelWork:
     return KernelWork(tuple(launch.operator for launch in launches), tuple(launch.repeat for launch in launches))
 
 
+def _optimizer_step(row: Configuration) -> KernelWork:
+    """A whole step over a list of parameters."""
+    launches = optimizer_launches(row)
+    return KernelWork(tuple(launch.operator for launch in launches), tuple(launch.repeat for launch in launches))
+
+
 def _collective(row: Configuration) -> KernelWork:
     return _one(
         Collective(
@@ -363,6 +371,7 @@ _BUILDERS: dict[str, Callable[[Configuration], KernelWork]] = {
     "stream": _training_kernel,
     "cast": _framework_kernels,
     "expert_rows": _framework_kernels,
+    "optimizer_step": _optimizer_step,
     "pulse": _pulse,
     "duty": _duty,
     "interleave": _interleave,
