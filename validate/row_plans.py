@@ -139,6 +139,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             "parameter_precision": row.get("parameter_precision"),
             "gradient_precision": row.get("gradient_precision"),
             "host_launch_us": row.get("host_launch_us"),
+            "optimizer": str(row.get("plan_optimizer") or "adamw"),  # ``optimizer`` describes AdamW in words
             **modules(row),
             **permutation(row),
         },

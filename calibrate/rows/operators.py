@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from joulecast.calibrate.rows.fields import Configuration, dtype_of, optional_count, positive, sides_of
 from joulecast.calibrate.rows.framework_kernels import framework_kernels
+from joulecast.calibrate.rows.optimizer_steps import optimizer_launches
 from joulecast.calibrate.rows.single_kernels import (
     COLLECTIVE_KINDS,
     STREAMING_PATTERNS,
@@ -18,6 +19,7 @@ from joulecast.calibrate.rows.single_kernels import (
 )
 from joulecast.calibrate.rows.training_kernels import training_kernels
 from joulecast.errors import DataError
+from joulecast.model.framework.launches import Launch
 from joulecast.model.kernels.operators import Gemm, Operator, Streaming
 
 
@@ -86,9 +88,8 @@ def _training_kernel(row: Configuration) -> KernelWork:
     return KernelWork(kernels, (1,) * len(kernels))
 
 
-def _framework_kernels(row: Configuration) -> KernelWork:
-    """What PyTorch launches for one operation, as a plan's layers launch it."""
-    launches = framework_kernels(row)
+def _launched(launches: Sequence[Launch]) -> KernelWork:
+    """What a framework launches, as a plan's layers and steps launch it."""
     return KernelWork(tuple(launch.operator for launch in launches), tuple(launch.repeat for launch in launches))
 
 
@@ -169,8 +170,9 @@ _KINDS = {
     "flash_attn": _ATTENTION,
     "tile_attention": _ATTENTION,
     "stream": _Kind(_training_kernel, _streaming_key),
-    "cast": _Kind(_framework_kernels),
-    "expert_rows": _Kind(_framework_kernels),
+    "cast": _Kind(lambda row: _launched(framework_kernels(row))),
+    "expert_rows": _Kind(lambda row: _launched(framework_kernels(row))),
+    "optimizer_step": _Kind(lambda row: _launched(optimizer_launches(row))),
     "duty": _Kind(_duty),
     "interleave": _Kind(_interleave),
     "idle": _Kind(_idle),

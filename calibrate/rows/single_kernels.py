@@ -110,6 +110,7 @@ def gemm(row: Configuration) -> Gemm:
         fast_accumulation=bool(row.get("fast_accumulation", False)),
         block_scaled=bool(row.get("block_scaled", False)),
         row_scaled=bool(row.get("row_scaled", False)),
+        bias=bool(row.get("bias", False)),
         name=str(row["op"]),
     )
 

@@ -161,7 +161,12 @@ class Implementation(HashedOnce):
     added_share
         Share of ``pytorch-eager``'s backwards that find gradients and add theirs: all but an iteration's first, or all.
     optimizer
-        ``adamw``, or ``adamw-for-loop``: a kernel for each operation on each of ``pytorch-eager``'s parameters.
+        ``adamw``, or ``adamw-for-loop``: a kernel for each operation on each of ``pytorch-eager``'s parameters; or one
+        of :data:`joulecast.model.training.other_optimizers.RULES`.
+    step_wait_s
+        Time for which the GPU waits for the host at each parameter, where the optimizer synchronises behind it [s].
+    wide_embedding_states
+        Whether embeddings' moments are in fp32 beside others in 8 bits.
     clipped
         Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
     documents
@@ -232,6 +237,8 @@ class Implementation(HashedOnce):
     drops_gradients: bool = False
     added_share: float = 1.0
     optimizer: str = "adamw"
+    step_wait_s: float = 0.0
+    wide_embedding_states: bool = False
     clipped: bool = False
     documents: Documents | None = None
 

@@ -163,9 +163,10 @@ def reordered(name: str, elements: float, dtype: str) -> Launch:
     return one_by_one("copy", name, elements, REORDERED, dtype=dtype)
 
 
-def linear_forward(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:
-    """Launch of ``y[tokens, outputs] = x·Wᵀ``; a bias is added in its epilogue and costs nothing of note."""
-    return Launch(Gemm(tokens, outputs, inputs, dtype=dtype, layout="tn", footprint_bytes=math.inf, name=name))
+def linear_forward(name: str, tokens: int, outputs: int, inputs: int, dtype: str, *, bias: bool = False) -> Launch:
+    """Launch of ``y[tokens, outputs] = x·Wᵀ``; a ``bias`` is added in its epilogue."""
+    product = Gemm(tokens, outputs, inputs, dtype=dtype, footprint_bytes=math.inf, name=name, bias=bias)
+    return Launch(product)
 
 
 def input_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: str) -> Launch:

@@ -4,9 +4,10 @@
   errors are told as one.
 - The library's kernels: ``gemm``, with ``product_tiles`` for the tiles that it has, ``product_cut`` for the one that it
   takes and ``product_pace`` for the cycles of one; ``attention``, with ``attention_fp8`` for its pace in FP8,
-  ``few_heads`` for fewer blocks than SMs, ``documents`` for several in one sequence and ``head_width`` for heads wider
-  or narrower than 128; ``streaming`` for those that move data, ``row_softmax`` for the softmax of rows,
-  ``multi_tensor`` for AdamW's steps and ``row_blocks`` for vLLM's row-wise ones.
+  ``few_heads`` for fewer blocks than SMs, ``documents`` for several in one sequence, ``positions`` for what kernels
+  take more of these and of windows, and ``head_width`` for heads wider or narrower than 128; ``streaming`` for those
+  that move data, ``row_softmax`` for the softmax of rows, ``multi_tensor`` for AdamW's steps and ``row_blocks`` for
+  vLLM's row-wise ones.
 - ``scan_work`` counts what Triton kernels of state-space mixers (Mamba-2) multiply and move, ``delta_work``
   the same of linear attention (Gated DeltaNet); ``scan`` has their paces.
 - Kernels whose schedule is given: ``tiles`` (matrix products), ``attention_tiles``, ``row_tiles`` with ``row_layout``

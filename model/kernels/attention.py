@@ -12,6 +12,9 @@ block in units of one key block. Of no more query blocks than SMs the longest on
 bracket is then ``longest + o``, and never less; FlashAttention-2 forward has a form of its own,
 :mod:`joulecast.model.kernels.few_heads`.
 
+Of cuDNN's forward ``a`` and ``o`` are the diagonal's alone: its blocks of queries begin while others end, and without a
+causal mask all are alike, so that they come in whole rounds.
+
 Backward are several kernels, one after the other: the row products of O and dO, the main one, the rounding of dQ's
 fp32 sums, and where heads share keys the sums of their dK and dV. All but the main one wait for memory, whose time
 therefore adds to that of the cycles.
@@ -220,7 +223,8 @@ def attention_work(
     block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
     heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
-    own = gpu[prefix + "block_overhead"]
+    alike = (shapes.causal == 0) & ~apart & ((kernels, direction) == ("cudnn", "forward")) & (each_score != MASK)
+    own = np.where(alike, 0.0, gpu[prefix + "block_overhead"])
     overhead = BEGINS.get(backend, (1.0, 1.0))[backward] * own
     looked, hidden = _looked(shapes, documents, blocks, per_head, backend, backward=backward)
     mean = heads * (blocks + looked + hidden + overhead * per_head) / gpu.sm_count
@@ -233,6 +237,7 @@ def attention_work(
         tail = tail * np.where(shapes.causal > 0, left, 1.0)
     each_has_an_sm = (heads * per_head <= gpu.sm_count) & load.whole
     passes = np.where(each_has_an_sm, load.longest, np.maximum(load.filled + tail, load.longest))
+    passes = np.where(alike, np.ceil(heads * per_head / gpu.sm_count) * keys, passes)
     if deterministic and backward:
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
@@ -332,7 +337,7 @@ def _with_scores(cycles: Array, head_dim: Array, each_score: str, *, backward: b
     return cycles + EACH_SCORE[each_score][backward] * BLOCK * BLOCK if each_score else cycles
 
 
-def _few_heads(shapes: AttentionShapes, mean: Array, overhead: float, gpu: GpuModel) -> _Load:
+def _few_heads(shapes: AttentionShapes, mean: Array, overhead: Array, gpu: GpuModel) -> _Load:
     """Load of FlashAttention-2's forward kernel, which splits keys where there are few heads."""
     heads, per_head, keys = shapes.batch * shapes.heads, np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
     splits = key_splits(heads, shapes.sequence, shapes.keys, shapes.head_dim, gpu.sm_count)

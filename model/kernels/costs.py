@@ -23,6 +23,8 @@ class Costs:
     ----------
     fixed_s
         Launch and latency floor [s].
+    wait_s
+        Time that the SMs wait beside nothing else, with work at hand [s].
     core_cycles
         SM clock cycles on the critical path [cycles].
     memory_s
@@ -46,6 +48,7 @@ class Costs:
     """
 
     fixed_s: Array
+    wait_s: Array
     core_cycles: Array
     memory_s: Array
     link_s: Array

@@ -56,7 +56,7 @@ def key_splits(heads: Array, queries: Array, keys: Array, head_dim: Array, sm_co
 
 
 def longest_of_pairs(
-    heads: Array, per_head: Array, keys: Array, causal: Array, overhead: float, sm_count: float
+    heads: Array, per_head: Array, keys: Array, causal: Array, overhead: Array, sm_count: float
 ) -> Array:
     """Units until the longest block ends beside the one that it shares its SM with, 0 where every block is alone.
 

@@ -41,6 +41,10 @@ EFFICIENCY = {"blocked": 0.83, "row_blocks": 0.64}
 #: it gradients of weights that are added to fp32 are as far off as products with results in bf16: SimuMax's 22 large
 #: ones on A100, 3 % too short without; on B200 alone it would be about 1 [estimate, 0.3 to 1].
 WIDE_RESULT = 0.5
+#: Cycles by which a bias puts off the end of a tile, of whatever size: it is read when the sums are there. Pairs of
+#: products with and without one that run on the same tile, half of those recorded on an H100
+#: (`validate/recorded/products/biases.csv`) [+-150].
+BIAS = 600.0
 #: Share of a product's begin that further ones on several streams do not hide: 24 rows of
 #: `validate/recorded/h200_sxm/experts.jsonl`, each 1.2 us a product longer than without [estimate, +-0.1].
 SEPARATE_START = 0.5
@@ -82,6 +86,7 @@ def gemm_work(
     separate: bool = False,
     grouped: bool = False,
     scaled: str = "",
+    bias: bool = False,
 ) -> GemmWork:
     """Cycles and bytes of products of one data type and layout with the library's own tiles, rows being aligned.
 
@@ -101,6 +106,8 @@ def gemm_work(
         Whether one kernel takes the batch as a list of products.
     scaled
         Which blocks of operands have scales of their own, a name of :data:`EFFICIENCY`; empty for none.
+    bias
+        Whether a bias is added.
 
     Returns
     -------
@@ -110,7 +117,7 @@ def gemm_work(
     size = DTYPE_BYTES[dtype]
     width = output_bytes_per_element or size
     sm_rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
-    library = product_tiles(gpu.device["shared_memory_per_sm_bytes"], sm_rate * size, dtype, layout == "tn")
+    library = product_tiles(gpu.device["shared_memory_per_sm_bytes"], sm_rate * size, dtype, layout == "tn", bias)
     pace = Pace(
         library=library,
         size=size,
@@ -120,6 +127,7 @@ def gemm_work(
         loads=gpu["kernel.gemm.load_bytes_per_sm_cycle"],
         end=gpu["kernel.gemm.tile_overhead_cycles"] * (1.0 + GROUPED * grouped) * _epilogue(width, size, separate),
         l2_bytes=gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count,
+        bias=BIAS * bias,
     )
     by = Cutter(library, layout, size, sm_rate, gpu.sm_count, gpu.max_clock_mhz, separate)
     cut = cut_of(by, shapes.m, shapes.n, shapes.k, shapes.batch, shapes.spare)

@@ -44,6 +44,7 @@ from joulecast.model.kernels.streaming import (
     extra_read_passes,
     issued_cycles,
     reread_share,
+    row_waits_s,
     streaming_work,
 )
 from joulecast.model.kernels.toggling import toggle_factor
@@ -60,7 +61,7 @@ FAST_ACCUMULATION = 0.84
 #: published figure].
 FP4_ENERGY = 0.5
 #: Columns of a kernel's costs that are times, or cycles.
-TIMES = ("fixed_s", "core_cycles", "memory_s", "link_s")
+TIMES = ("fixed_s", "wait_s", "core_cycles", "memory_s", "link_s")
 #: Patterns that write one value everywhere: the memory's wires hardly flip.
 CONSTANT_WRITES = ("fill", "zero_grad")
 
@@ -145,7 +146,7 @@ def _group(operator: Operator) -> tuple[Hashable, ...]:
     if isinstance(operator, Gemm):
         kind = "gemm" if operator.tile is None else "tile_gemm"
         kinds = (operator.dtype, operator.data, operator.layout, operator.out_dtype)
-        ways = (operator.accumulate, operator.separate, operator.grouped)
+        ways = (operator.accumulate, operator.separate, operator.grouped, operator.bias)
         return (kind, *kinds, *ways, operator.block_scaled, operator.row_scaled, operator.fast_accumulation)
     if isinstance(operator, Attention):
         kind, backend = ("attention", operator.backend) if operator.tile is None else ("tile_attention", "")
@@ -169,7 +170,7 @@ def library_products(operators: Sequence[Gemm], gpu: GpuModel) -> tuple[GemmShap
     shapes = GemmShapes(m * parts, n, k, batch, footprint, UNEVEN * uneven)
     output_bytes = first.output_bytes_per_element
     scaled = "row_blocks" if first.row_scaled else "blocked" if first.block_scaled else ""
-    ways = {"separate": first.separate, "grouped": first.grouped}
+    ways = {"separate": first.separate, "grouped": first.grouped, "bias": first.bias}
     return shapes, gemm_work(shapes, first.dtype, first.layout, gpu, output_bytes, scaled=scaled, **ways)
 
 
@@ -293,7 +294,13 @@ def _streaming(operators: Sequence[Streaming], gpu: GpuModel) -> Columns:
     vector = gpu[f"power.streaming_pj_per_byte.{pattern}"]
     issued = np.maximum(column(operators, "sm_cycles") / gpu.sm_count, column(operators, "chain_cycles"))
     late, cycles, overlap = column(operators, "late_s"), np.maximum(work.cycles, issued), column(operators, "overlap")
-    times = {"fixed_s": work.fixed_s + late, "core_cycles": cycles, "memory_s": work.memory_s, "overlap": overlap}
+    times = {
+        "fixed_s": work.fixed_s + late,
+        "wait_s": row_waits_s(first.pattern, column(operators, "rows"), gpu),
+        "core_cycles": cycles,
+        "memory_s": work.memory_s,
+        "overlap": overlap,
+    }
     if pattern in MULTI_TENSOR:
         times = lower_steps(operators, pattern, work, gpu)
     return {

@@ -95,6 +95,8 @@ class Gemm(HashedOnce):
         Whether one kernel takes them all as a list of products (CUTLASS' grouped kernels), not as one batched product.
     uneven
         Whether these have different numbers of rows, ``m`` in the mean, so that each leaves a part of its last tile.
+    bias
+        Whether a number of each column is added to the result before it leaves.
     parts
         The product is one of as many equal ones along ``m`` that follow each other on several streams, so that each
         begins in the tail of the one before.
@@ -119,6 +121,7 @@ class Gemm(HashedOnce):
     fast_accumulation: bool = False
     row_scaled: bool = False
     uneven: bool = False
+    bias: bool = False
 
     @property
     def flops(self) -> float:

@@ -46,6 +46,8 @@ class Pace:
         Cycles at the end of a tile of :data:`REFERENCE_TILE`.
     l2_bytes
         Bytes that L2 gives all SMs in a cycle.
+    bias
+        Cycles that a bias puts off the end of any tile.
     """
 
     library: ProductTiles
@@ -56,6 +58,7 @@ class Pace:
     loads: float
     end: float
     l2_bytes: float
+    bias: float = 0.0
 
     def tile(
         self, rows: Array, columns: Array, k: Array, left: Array | float = 1.0, right: Array | float = 1.0
@@ -71,9 +74,8 @@ class Pace:
     def ends(self, rows: Array, columns: Array) -> Array:
         """Of what follows a tile's last operation: its result leaves."""
         share = rows * columns / (REFERENCE_TILE[0] * REFERENCE_TILE[1])
-        return np.asarray(
-            self.end * self.library.kind.end * (np.ones_like(share) if self.library.kind.ends_alike else share)
-        )
+        by_size = np.ones_like(share) if self.library.kind.ends_alike else share
+        return np.asarray(self.end * self.library.kind.end * by_size + self.bias)
 
     def sum(self, rows: Array, columns: Array, values: Array, splits: Array) -> Array:
         """Of what adds up so many results, whose K is split: partial sums in fp32 are written and read, through L2."""

@@ -1,13 +1,14 @@
 """Kernels that move data: bandwidth by access pattern, L2 residency, and the SM's own issue rate.
 
-    t = t0 - r·d + ((bytes / (φ·B_HBM))^p + ((bytes / x + rows·c) / (SMs·f))^p)^(1/p)
+    t = t0 - r·d + rows·w / SMs + ((bytes / (φ·B_HBM))^p + ((bytes / x + rows·c) / (SMs·f))^p)^(1/p)
 
 t0 is the time from a kernel's start to its end beside its bytes, d shorter where L2 serves all accesses (r = 1). φ is
 the pattern's share of the memory's peak bandwidth, x the bytes that one SM moves in a clock cycle in this pattern: a
 strided element-wise kernel is bound by its instructions and slows with the clock, a copy is not. Data that stay in L2
 between two uses move at the L2's bandwidth, which also follows the SM clock. Kernels that work row by row lose c cycles
-of an SM at each, and what they need twice comes from L2 again where their SM cannot keep it; the softmax of rows has
-cycles of its own (:mod:`~joulecast.model.kernels.row_softmax`).
+of an SM at each, beside other rows' bytes, and what they need twice comes from L2 again where their SM cannot keep it;
+those whose threads go from row to row wait w at each, beside nothing. The softmax of rows has cycles of its own
+(:mod:`~joulecast.model.kernels.row_softmax`).
 """
 
 from __future__ import annotations
@@ -29,16 +30,21 @@ HALVED_BYTES = 32e6
 #: Patterns that first reduce a row and then read it again, and the bytes that divide those of a row that shared memory
 #: can keep for them.
 TWO_PASS, ALIGNED_BYTES = ("log_softmax",), 16.0
-#: Cycles that an SM loses at each row, by pattern: one more block of threads that waits for its row, or one more term
-#: of each column's sum. PyTorch's kernels on one H200, 127 shapes each of 1,024 to 32,768 rows by 128 to 14,336 columns
-#: (`validate/recorded/products`), which forecasts without missed by 10 to 34 %, with it by 5 to 10 % [+-10 %].
+#: Cycles that an SM loses at each row, by pattern: one more block of threads that waits for its row, or one more
+#: term of each column's sums. PyTorch's kernels on one H200, 127 shapes each of 1,024 to 32,768 rows by 128 to 14,336
+#: columns (`validate/recorded/products`), which forecasts without missed by 10 to 34 %, with it by 5 to 10 % [+-10 %].
 ROW_CYCLES = {
-    "bias_reduce": 218.0,
     "gamma_backward": 806.0,
     "layernorm": 233.0,
     "rmsnorm": 113.0,
     "norm_backward": 130.0,
 }
+#: How long an SM waits at each row, by pattern [s]: each thread of a column's sum adds what it has loaded of some rows
+#: before it loads of the next ones, so that the memory's latency shows, at any clock. By 127 shapes on one H200
+#: (`validate/recorded/products`); 64 on an H100 are 4.6 % off instead of 7.8 with as many cycles beside the bytes, in
+#: fp32 4.4 instead of 9.7, and at three clocks of both cards (`validate/recorded/single_values`) 18 are 4.8 % off
+#: instead of 7.3 [+-10 %].
+ROW_WAIT_S = {"bias_reduce": 108e-9}
 #: Tensors of which PyTorch's norms read every row twice, and the threads of a row's block.
 READ_TWICE, ROW_THREADS = {"layernorm": 1, "rmsnorm": 1, "norm_backward": 2}, 128
 #: Rows at work on an SM, as a share of its shared memory and L1: up to the first nothing is read from L2 again, from
@@ -141,6 +147,11 @@ def issued_cycles(pattern: str, bytes_: Array, rows: Array | float, gpu: GpuMode
     """
     by_bytes = bytes_ / gpu[f"kernel.streaming.{pattern}.bytes_per_sm_cycle"]
     return np.asarray(by_bytes + rows * ROW_CYCLES.get(pattern, 0.0))
+
+
+def row_waits_s(pattern: str, rows: Array, gpu: GpuModel) -> Array:
+    """How long a kernel waits for its rows one after the other, beside nothing else [s]."""
+    return np.asarray(rows * (ROW_WAIT_S.get(pattern, 0.0) / gpu.sm_count))
 
 
 def extra_read_passes(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:

@@ -29,7 +29,7 @@ from joulecast.model.memory.states import (
     weights_bytes,
     whole_throughout_bytes,
 )
-from joulecast.model.training.optimizer import optimizer_state_bytes, widened_gradient_bytes
+from joulecast.model.training.optimizer import widened_gradient_bytes
 from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -141,12 +141,16 @@ def memory_footprint(
         gathered, gradients = whole_throughout_bytes(*held)
     else:
         gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split)
+    stepped = max(rest.in_step, experts.in_step)
+    if stepped:  # all gradients are there then, and no activation
+        stepped += own * DTYPE_BYTES[implementation.kept_gradient_dtype] - gradients
+        transient = max(transient, stepped - kept - outputs - buffers)
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
         parameters=weights_bytes((rest, experts), split) + reference_bytes(*held, split),
         gradients=gradients,
-        optimizer=states * optimizer_state_bytes(implementation),
+        optimizer=rest.optimizer / split.optimizer + experts.optimizer / split.expert_optimizer,
         activations=kept,
         outputs=outputs,
         buffers=buffers,

@@ -10,6 +10,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.data_parallel import gathered_bytes
+from joulecast.model.training.optimizer import state_bytes, temporary_bytes
 from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage, trained
 from joulecast.model.transformer.narrow_kernels import weight_bytes
 
@@ -43,10 +44,15 @@ class StateShards:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Parameters held together: the number of those that are trained, and the bytes of all weights."""
+    """Parameters held together: the number of those that are trained, and the bytes of all weights.
+
+    ``optimizer`` are the bytes of the optimizer's states, ``in_step`` what it needs for the moment, at most.
+    """
 
     elements: float
     weights: float
+    optimizer: float = 0.0
+    in_step: float = 0.0
 
 
 def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str) -> Held:
@@ -56,7 +62,12 @@ def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str)
     adapters = sum(p.elements for p in some if p.adapter) * DTYPE_BYTES[of.trained_dtype]
     if of.lora is not None and small:
         adapters += sum(p.elements for p in some if p.linear) * of.lora.base_bytes
-    return Held(_trained_elements(some), weight_bytes(own, of.kept_narrow, dtype) + adapters)
+    return Held(
+        _trained_elements(some),
+        weight_bytes(own, of.kept_narrow, dtype) + adapters,
+        sum(state_bytes(p, of) for p in trained(some)),
+        max((temporary_bytes(p, of) for p in trained(some)), default=0.0),
+    )
 
 
 def _trained_elements(parameters: Iterable[ParameterTensor]) -> float:
@@ -83,7 +94,12 @@ def parameter_bytes(
     def held(*, expert: bool) -> Held:
         dtype = implementation.parameter_dtype
         each = [(_held((p for p in of if p.expert == expert), implementation, dtype), n) for of, n in groups]
-        return Held(sum(one.elements * n for one, n in each), sum(one.weights * n for one, n in each))
+        return Held(
+            sum(one.elements * n for one, n in each),
+            sum(one.weights * n for one, n in each),
+            sum(one.optimizer * n for one, n in each),
+            max(one.in_step for one, _ in each),
+        )
 
     return held(expert=False), held(expert=True)
 

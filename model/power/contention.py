@@ -52,7 +52,7 @@ class Alone:
     time
         Of one launch, under the board's instant limit.
     fixed, core, memory, link
-        What the launch latency, the SMs, the memory and the link need on their own.
+        What the launch latency with waits, the SMs, the memory and the link need on their own.
     tiles
         As :class:`~joulecast.model.kernels.costs.Costs` has them [1].
     overlap
@@ -77,7 +77,7 @@ def alone(costs: Costs, rows: NDArray[np.int64], time: Array, clocks_mhz: Array,
     core = costs.core_cycles[rows, None] / (clocks_mhz[None, :] * 1e6 * unit_s)
     memory, link = column(costs.memory_s), column(costs.link_s)
     tiles, overlap = column(costs.tiles, 1.0), column(costs.overlap, 1.0)
-    return Alone(time, column(costs.fixed_s), core, memory, link, tiles, overlap)
+    return Alone(time, column(costs.fixed_s + costs.wait_s), core, memory, link, tiles, overlap)
 
 
 def compute_drag(kernels: Alone, i: int, beside: int, ctas: float, gpu: GpuModel) -> Array:

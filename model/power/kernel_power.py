@@ -54,7 +54,7 @@ class KernelTimes:
 
 
 def kernel_time_s(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
-    """Time of kernels at a clock: the latency floor plus a smooth maximum of SM, memory and link time [s].
+    """Time of kernels at a clock: latency floor and waits plus a smooth maximum of SM, memory and link time [s].
 
     ``clock_mhz`` has shape ``(n,)``, ``()`` or ``(c, 1)``; the result broadcasts.
     """
@@ -62,7 +62,7 @@ def kernel_time_s(costs: Costs, clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
     core = costs.core_cycles / (np.asarray(clock_mhz) * 1e6)
     longest = np.maximum(np.maximum(core, costs.memory_s), np.maximum(costs.link_s, 1e-30))
     total = (core / longest) ** p + (costs.memory_s / longest) ** p + (costs.link_s / longest) ** p
-    return np.asarray(costs.fixed_s + longest * total ** (1.0 / p))
+    return np.asarray(costs.fixed_s + costs.wait_s + longest * total ** (1.0 / p))
 
 
 def overlap_exponent(own: Array, gpu: GpuModel) -> Array | float:

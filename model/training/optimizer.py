@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, streaming
-from joulecast.model.kernels.multi_tensor import BLOCK_VALUES, MOST_BLOCKS
 from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.training.many_tensors import many_tensors
+from joulecast.model.training.other_optimizers import RULES
 from joulecast.model.training.parameters import ParameterTensor
 
 #: Kernels of a loop over parameters, without the decay of weights: pattern, values read and written for each parameter.
@@ -34,7 +35,7 @@ def optimizer_step(
     gradient_shards: int = 1,
     zeroed: bool = True,
 ) -> tuple[Launch, ...]:
-    """Launches of one AdamW step and of the zeroing of gradients on one rank.
+    """Launches of one step of the optimizer and of the zeroing of gradients on one rank.
 
     Parameters
     ----------
@@ -64,13 +65,15 @@ def optimizer_step(
         tensors = max(1, sum(p.tensors for p in parameters) // state_shards)
         return _megatron_step(total / gradient_shards, total / state_shards, tensors, implementation)
     if implementation.main_parameters:
-        zeroing = _many(
+        zeroing = many_tensors(
             "zero_grad", "optimizer.zero_grad", zeroed * total / gradient_shards, 0, 1, implementation.dtype
         )
         return (*_main_step(total / state_shards, implementation), *zeroing)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
     dtype, kept = implementation.trained_dtype, total / gradient_shards
-    if implementation.optimizer == "adamw-for-loop":
+    if implementation.optimizer in RULES:
+        adamw = RULES[implementation.optimizer].launches(parameters, implementation, state_shards)
+    elif implementation.optimizer == "adamw-for-loop":
         adamw = _for_loop(total / state_shards, max(1, len(parameters) // state_shards), dtype)
     else:
         adamw = (
@@ -81,7 +84,7 @@ def optimizer_step(
     return (
         *(_clipping(kept, dtype) if implementation.clipped else ()),
         *adamw,
-        *_many("zero_grad", "optimizer.zero_grad", zeroed * kept, 0, 1, dtype),
+        *many_tensors("zero_grad", "optimizer.zero_grad", zeroed * kept, 0, 1, dtype),
     )
 
 
@@ -90,18 +93,18 @@ def _main_step(share: float, implementation: Implementation) -> tuple[Launch, ..
     narrow = implementation.dtype
     width = DTYPE_BYTES["fp32"] / DTYPE_BYTES[narrow]
     return (
-        *_many("copy", "optimizer.main_grads", share, 1, width, narrow),
+        *many_tensors("copy", "optimizer.main_grads", share, 1, width, narrow),
         *(_clipping(share, "fp32") if implementation.clipped else ()),
         *_adamw("adamw", "optimizer.adamw", share, "fp32"),
-        *_many("copy", "optimizer.parameters", share, 1, 1 / width, "fp32"),
+        *many_tensors("copy", "optimizer.parameters", share, 1, 1 / width, "fp32"),
     )
 
 
 def _clipping(elements: float, dtype: str) -> tuple[Launch, ...]:
     """Norm of all gradients and their product with a factor, which ``clip_grad_norm_`` takes even where it is one."""
     return (
-        *_many("reduce", "optimizer.grad_norm", elements, 1, 0, dtype),
-        *_many("mul", "optimizer.clip", elements, 1, 1, dtype),
+        *many_tensors("reduce", "optimizer.grad_norm", elements, 1, 0, dtype),
+        *many_tensors("mul", "optimizer.clip", elements, 1, 1, dtype),
     )
 
 
@@ -111,7 +114,7 @@ def _untouched_share(parameter: ParameterTensor, tokens: int) -> float:
 
 
 def _adamw(pattern: str, name: str, elements: float, dtype: str) -> tuple[Launch, ...]:
-    return _many(pattern, name, elements, 4, 3, dtype)
+    return many_tensors(pattern, name, elements, 4, 3, dtype)
 
 
 def _for_loop(elements: float, tensors: int, dtype: str) -> tuple[Launch, ...]:
@@ -122,16 +125,6 @@ def _for_loop(elements: float, tensors: int, dtype: str) -> tuple[Launch, ...]:
         one = streaming(pattern, name, elements / tensors, reads=reads, writes=writes, dtype=dtype)
         launches.append(Launch(one.operator, repeat=tensors))
     return tuple(launches)
-
-
-def _many(pattern: str, name: str, elements: float, reads: float, writes: float, dtype: str) -> tuple[Launch, ...]:
-    """Multi-tensor launches that share ``elements``: whole ones, and one with the rest."""
-    whole, rest = divmod(elements, MOST_BLOCKS * BLOCK_VALUES)
-    return tuple(
-        replace(streaming(pattern, name, size, reads=reads, writes=writes, dtype=dtype), repeat=count)
-        for size, count in ((MOST_BLOCKS * BLOCK_VALUES, int(whole)), (rest, 1))
-        if count and size >= 1
-    )
 
 
 def _megatron_step(total: float, share: float, tensors: int, implementation: Implementation) -> tuple[Launch, ...]:
@@ -145,7 +138,7 @@ def _megatron_step(total: float, share: float, tensors: int, implementation: Imp
         weights = 2.0 if implementation.split_main_parameters else 0.0  # read with their other half
         return (
             streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype=gradients),
-            *_many(
+            *many_tensors(
                 "adamw",
                 "optimizer.adam",
                 share,
@@ -160,7 +153,7 @@ def _megatron_step(total: float, share: float, tensors: int, implementation: Imp
     return (
         *widened,
         streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype="fp32"),
-        *_many("adamw", "optimizer.adam", share, 4, 3, "fp32"),
+        *many_tensors("adamw", "optimizer.adam", share, 4, 3, "fp32"),
         replace(streaming("copy", "optimizer.parameters", share / tensors, writes=0.5, dtype="fp32"), repeat=tensors),
         streaming("fill", "optimizer.zero_grad", total, reads=0, dtype=gradients),
     )
@@ -178,7 +171,7 @@ def gradient_scaling(parameters: Sequence[ParameterTensor], implementation: Impl
 
 
 def optimizer_state_bytes(implementation: Implementation) -> float:
-    """Bytes of optimizer state a parameter: two moments, and with main parameters, as in Megatron, fp32 weights.
+    """Bytes of AdamW's state a parameter: two moments, and with main parameters, as in Megatron, fp32 weights.
 
     With narrow moments gradients stay as they are, and of the fp32 weights two bytes are kept beside bf16 ones
     (Megatron-Core's ``use_precision_aware_optimizer`` and ``store_param_remainders``).
@@ -188,6 +181,20 @@ def optimizer_state_bytes(implementation: Implementation) -> float:
     if implementation.narrow_states and implementation.moments:
         return 2.0 * DTYPE_BYTES[implementation.moments] + (2.0 if implementation.split_main_parameters else 4.0)
     return 12.0
+
+
+def state_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:
+    """Bytes of optimizer state of one parameter's tensor."""
+    rule = RULES.get(implementation.optimizer)
+    if rule is not None:
+        return rule.state_bytes(parameter, implementation)
+    return parameter.elements * optimizer_state_bytes(implementation)
+
+
+def temporary_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:
+    """Bytes that the optimizer needs beside states and gradients while it steps one parameter's tensor."""
+    rule = RULES.get(implementation.optimizer)
+    return 0.0 if rule is None else rule.temporary_bytes(parameter, implementation)
 
 
 def widened_gradient_bytes(implementation: Implementation) -> float:

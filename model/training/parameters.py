@@ -40,6 +40,8 @@ class ParameterTensor:
         Whether it has neither a gradient nor states, as all beside adapters.
     adapter
         Whether it is an adapter's, which has a type of its own.
+    columns
+        Values of a row of a matrix, 0 of a vector.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ParameterTensor:
     tensors: int = 1
     frozen: bool = False
     adapter: bool = False
+    columns: int = 0
 
 
 def trained(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...]:
@@ -91,7 +94,7 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     else:
         tensors += _experts(s, config.experts)
     for name, outputs, inputs, bias, split_bias in linears:
-        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True))
+        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True, columns=inputs))
         if bias:
             tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
     if config.attention_sinks and config.attends:
@@ -116,30 +119,40 @@ def _adapters(sizes: Mapping[str, tuple[int, int]], run: Implementation) -> Iter
     if run.lora is None:
         return
     for name in run.lora.targets:
-        for matrix, elements in zip("ab", run.lora.elements(*sizes[name]), strict=True):
-            yield ParameterTensor(f"{name}.lora_{matrix}.weight", elements, adapter=True)
+        elements, columns = run.lora.elements(*sizes[name]), (sizes[name][1], run.lora.rank)
+        for matrix, values, width in zip("ab", elements, columns, strict=True):
+            yield ParameterTensor(f"{name}.lora_{matrix}.weight", values, adapter=True, columns=width)
 
 
 def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
     """Projections of latent attention in front of its kernel; those to the latent vectors are on every rank."""
     hidden, keys = s.config.hidden, latent.kv_rank
+    width = latent.query_rank or hidden
     if latent.query_rank:
-        yield ParameterTensor("query_down.weight", hidden * latent.query_rank, replicated=True, linear=True)
+        down = hidden * latent.query_rank
+        yield ParameterTensor("query_down.weight", down, replicated=True, linear=True, columns=hidden)
         yield ParameterTensor("query_norm.weight", latent.query_rank, replicated=True)
-    queries = s.heads * latent.key_dim * (latent.query_rank or hidden)
-    yield ParameterTensor("query_up.weight", queries, linear=True)
-    yield ParameterTensor("key_down.weight", hidden * (keys + latent.rotary_dim), replicated=True, linear=True)
+    yield ParameterTensor("query_up.weight", s.heads * latent.key_dim * width, linear=True, columns=width)
+    down = hidden * (keys + latent.rotary_dim)
+    yield ParameterTensor("key_down.weight", down, replicated=True, linear=True, columns=hidden)
     yield ParameterTensor("key_norm.weight", keys, replicated=True)
-    yield ParameterTensor("key_up.weight", keys * s.heads * (latent.plain_dim + latent.value_dim), linear=True)
+    up = keys * s.heads * (latent.plain_dim + latent.value_dim)
+    yield ParameterTensor("key_up.weight", up, linear=True, columns=keys)
 
 
 def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     """Router, the rank's experts and its share of the shared ones."""
     e, hidden = expert_shard(s), s.config.hidden
-    yield ParameterTensor("router.weight", hidden * experts.count, replicated=True)
-    for name, width in (("experts.up", e.up_width), ("experts.down", e.ffn)):
+    yield ParameterTensor("router.weight", hidden * experts.count, replicated=True, columns=hidden)
+    row = experts.row_width(hidden)
+    for name, width, columns in (("experts.up", e.up_width, row), ("experts.down", e.ffn, e.ffn)):
         yield ParameterTensor(
-            f"{name}.weight", e.experts * width * experts.row_width(hidden), linear=True, expert=True, tensors=e.experts
+            f"{name}.weight",
+            e.experts * width * row,
+            linear=True,
+            expert=True,
+            tensors=e.experts,
+            columns=columns,
         )
     for name in ("down", "up") if experts.latent else ():
         yield ParameterTensor(f"experts.latent_{name}.weight", hidden * experts.latent, replicated=True, linear=True)
@@ -150,10 +163,10 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     if experts.shared_ffn:
         apart = s.implementation.modules == "transformers" and not modules_shared.one_product(s)
         for name, width in (("gating", s.ffn), ("up", s.ffn)) if apart else (("up", s.up_width),):
-            yield ParameterTensor(f"shared_{name}.weight", width * hidden, linear=True)
-        yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True)
+            yield ParameterTensor(f"shared_{name}.weight", width * hidden, linear=True, columns=hidden)
+        yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True, columns=s.ffn)
     if experts.shared_gate:
-        yield ParameterTensor("shared_gate.weight", hidden, replicated=True)
+        yield ParameterTensor("shared_gate.weight", hidden, replicated=True, columns=hidden)
 
 
 def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -> Iterator[ParameterTensor]:
@@ -221,9 +234,11 @@ def _embedding(config: ModelConfig, implementation: Implementation) -> list[Para
     split = embedding_is_split(config, implementation)
     rows = local_vocabulary(config.vocab, split, implementation)
     sparse = 0 if implementation.tied(config) else rows
-    tensors = [ParameterTensor("embedding.weight", rows * config.hidden, rows=sparse, replicated=not split)]
+    hidden = config.hidden
+    tensors = [ParameterTensor("embedding.weight", rows * hidden, rows=sparse, replicated=not split, columns=hidden)]
     if config.learned_positions:
-        tensors.append(ParameterTensor("positions.weight", config.learned_positions * config.hidden, replicated=True))
+        positions = config.learned_positions * hidden
+        tensors.append(ParameterTensor("positions.weight", positions, replicated=True, columns=hidden))
     if config.embedding_norm:
         tensors += _norm("embedding_norm", config)
     return tensors
@@ -235,7 +250,8 @@ def _head(config: ModelConfig, implementation: Implementation, *, matrix: bool) 
     rows = local_vocabulary(config.vocab, split, implementation)
     tensors = [*_norm("norm", config)]
     if matrix:
-        tensors.append(ParameterTensor("head.weight", rows * config.hidden, replicated=not split))
+        weights = rows * config.hidden
+        tensors.append(ParameterTensor("head.weight", weights, replicated=not split, columns=config.hidden))
     if config.head_bias:
         tensors.append(ParameterTensor("head.bias", rows, replicated=not split))
     return tensors

@@ -58,6 +58,12 @@ ROW_READS = 1.5
 SCALARS = 6
 #: Products behind attention and behind the MLP's activation, whose sums are scattered over tensor-parallel ranks.
 ROW_PARALLEL = ("output", "down")
+#: Which of a model's biases the product of a name adds.
+BIASES = {
+    **dict.fromkeys(("qkv", "query", "key", "value"), "qkv_bias"),
+    "output": "output_bias",
+    **dict.fromkeys(("gate", "up", "down"), "mlp_bias"),
+}
 #: Bytes of the greatest value of a tensor, which tensor-parallel ranks reduce.
 GREATEST_BYTES = 4.0
 
@@ -65,9 +71,12 @@ GREATEST_BYTES = 4.0
 def forward(name: str, s: Shard, outputs: int, inputs: int, *, shared: bool = False) -> tuple[Launch, ...]:
     """A linear layer's product, with casts where it is in FP8: of its input unless one cast is ``shared``."""
     run = s.implementation
-    wide = linear_forward(name, s.tokens, outputs, inputs, run.dtype)
     if run.narrow is None:
-        return (wide,)
+        # Partial sums of tensor-parallel ranks get it afterwards.
+        whole = run.tensor_parallel == 1 or name not in ROW_PARALLEL
+        bias = whole and name in BIASES and bool(getattr(s.config, BIASES[name]))
+        return (linear_forward(name, s.tokens, outputs, inputs, run.dtype, bias=bias),)
+    wide = linear_forward(name, s.tokens, outputs, inputs, run.dtype)
     arrived = gathers(s) and name not in ROW_PARALLEL
     return (
         *(() if shared or arrived else _cast(f"{name}.input", s, s.tokens * inputs, run.narrow)),

@@ -28,7 +28,8 @@ from joulecast.model.transformer import narrow_kernels, pipelined_products, stor
 def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
     """Norm, gathering and product whose outputs are split; without a norm of its own where ``norm`` is empty."""
     hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
-    product = narrow_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype), narrow)
+    bias = name == "qkv" and s.config.qkv_bias and narrow is None  # all others are added outside
+    product = narrow_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype, bias=bias), narrow)
     multiplied = gathered_product(name, product, s)
     if narrow is None:
         return (*((eager.norm_forward(norm, s),) if norm else ()), *multiplied)

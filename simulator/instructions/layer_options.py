@@ -169,7 +169,7 @@ class TiledKernels:
         core = costs.core_cycles[:, None] / (clocks[None, :] * 1e6)
         return Alone(
             columns(self.kernels.times.time_s.T),
-            constant(costs.fixed_s),
+            constant(costs.fixed_s + costs.wait_s),
             columns(core),
             constant(costs.memory_s),
             constant(costs.link_s),

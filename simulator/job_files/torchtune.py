@@ -20,6 +20,7 @@ from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.hub_names import hub_model, put_named_model
 from joulecast.simulator.job_files.launcher import Launch, read_launch
 from joulecast.simulator.job_files.named_files import named_settings
+from joulecast.simulator.job_files.optimizers import CLASSES, put_optimizer
 from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
@@ -137,7 +138,7 @@ def _refuse(config: SettingsFile) -> None:
     if "rlhf" in config.value("loss._component_", str, ""):
         raise config.error(PREFERENCES, "loss._component_", "Give a recipe of training on texts.")
     optimizer = config.value(OPTIMIZER, str, "torch.optim.AdamW")
-    if optimizer != "torch.optim.AdamW":
+    if optimizer != "torch.optim.AdamW" and optimizer not in CLASSES:
         raise config.error(
             other_optimizer(optimizer), OPTIMIZER, "Set it to torch.optim.AdamW to forecast that instead."
         )
@@ -222,7 +223,8 @@ def _kernels(config: SettingsFile, draft: Draft, architecture: str | None) -> No
         draft.warn(
             "optimizer_in_bwd: each gradient is stepped and freed in the backward; all are forecast kept till its end"
         )
-    if not config.on("optimizer.fused"):
+    optimizer = config.value(OPTIMIZER, str, "torch.optim.AdamW")
+    if not put_optimizer(config, draft, OPTIMIZER, optimizer, CLASSES) and not config.on("optimizer.fused"):
         draft.warn("optimizer.fused is not true: the optimizer is forecast in fused kernels, not in PyTorch's foreach")
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.optimizers import TRAINERS, put_optimizer
 from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import other_optimizer
@@ -28,8 +29,8 @@ _PYTORCH = ("sdpa", "auto", False)
 #: Switches of scripts for the first of them, and where accelerate has its compiler.
 _FLASH = ("use_flash_attention_2", "use_flash_attn", "flash_attention")
 _DYNAMO = ("dynamo_config.dynamo_backend", "dynamo_backend")
-#: Kinds of AdamW by bitsandbytes and torchao, in fewer bits or paged.
-_OF_ADAMW = re.compile(r"(paged_)?adamw(_bnb|_torch)?(_(4|8|32)bit)?")
+#: Kinds of AdamW by PyTorch and torchao, in fewer bits.
+_OF_ADAMW = re.compile(r"adamw(_torch)?(_(4|8)bit)?")
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf")
 
 
@@ -92,6 +93,8 @@ def _recomputation(config: SettingsFile, draft: Draft) -> None:
 
 def _optimizer(config: SettingsFile, draft: Draft) -> None:
     name = config.value("optim", str, "adamw_torch_fused")
+    if put_optimizer(config, draft, "optim", name, TRAINERS):
+        return
     if draft.value("workload.lora.rank") and _OF_ADAMW.fullmatch(name):
         draft.warn(
             f"{config.own('optim')} {name}: adapters, which are few, are forecast stepped by PyTorch's fused AdamW"

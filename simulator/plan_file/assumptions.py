@@ -12,6 +12,7 @@ from joulecast.simulator.plan_file.layer_assumptions import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
 from joulecast.simulator.plan_file.narrow import narrow_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions
+from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
 from joulecast.simulator.plan_file.pairs import pair_assumptions
 from joulecast.simulator.plan_file.plan import Plan
@@ -31,6 +32,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *layer_assumptions(plan),
         *narrow_assumptions(plan),
         *lora_assumptions(plan),
+        *optimizer_assumptions(plan),
         *pair_assumptions(plan),
         *expert_assumptions(plan),
         *stored_assumptions(plan),

@@ -7,10 +7,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from joulecast.model.framework.implementation import Implementation
+from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.documents import slowest_documents
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
-from joulecast.simulator.plan_file.training_loop import forward_wait_s, loop_wait_s, widens_outputs
+from joulecast.simulator.plan_file.training_loop import (
+    forward_wait_s,
+    is_trainer,
+    loop_wait_s,
+    step_wait_s,
+    widens_outputs,
+)
 from joulecast.simulator.schedules import PAIRS
 
 if TYPE_CHECKING:
@@ -37,6 +44,8 @@ def implementation_of(plan: Plan) -> Implementation:
         reference=(w.reference or "") if w.runs_reference else "",
         loop_wait_s=loop_wait_s(plan),
         widens_outputs=widens_outputs(plan),
+        step_wait_s=step_wait_s(plan),
+        wide_embedding_states=is_trainer(plan) and plan.implementation.optimizer in KINDS,
         expert_load=w.expert_load,
         pads_experts=not w.experts_filled,
         gathered=split.fsdp and max(plan.replicas, plan.expert_replicas) > 1,

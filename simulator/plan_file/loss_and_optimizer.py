@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulecast.simulator.plan_file.optimizer import OPTIMIZER, check_optimizer
+
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.source import Source
 
-FUSED, METRICS, OPTIMIZER = (f"implementation.{key}" for key in ("fused_loss", "loss_metrics", "optimizer"))
+FUSED, METRICS = (f"implementation.{key}" for key in ("fused_loss", "loss_metrics"))
 MAIN = "implementation.main_parameters"
 
 
 def check_loss_and_optimizer(plan: Plan, source: Source) -> None:
     """Metrics and loops over parameters are PyTorch's; its fused loss takes logits that a rank holds whole."""
     run = plan.implementation
+    check_optimizer(plan, source)
     if run.framework == "megatron":
         for key, what, given in (
             (METRICS, "metrics that take the loss again are", run.loss_metrics > 0),
@@ -55,7 +58,7 @@ def _main_parameters(plan: Plan, source: Source) -> None:
             "FSDP keeps the parameters themselves in fp32",
             'Set implementation.parameter_precision = "fp32" in place of it',
         ),
-        (run.optimizer != "adamw", "a loop over parameters steps those of the model", f"Leave {OPTIMIZER} out"),
+        (run.optimizer != "adamw", f"{run.optimizer} steps the model's own parameters", f"Leave {OPTIMIZER} out"),
     ):
         if wrong:
             raise source.error(what, MAIN, remedy=f"{remedy}.")

@@ -13,6 +13,17 @@ from joulecast.simulator.plan_file.schema_table import Table
 #: Longest launch [us], and most metrics that take the loss again: far above any, what follows from them stays finite.
 MOST_LAUNCH_US, MOST_METRICS = 1e6, 1000
 
+Optimizer = Literal[
+    "adamw",
+    "adamw-for-loop",
+    "adamw-8bit",
+    "adamw-32bit",
+    "adafactor",
+    "sgd",
+    "sgd-momentum",
+    "lion-8bit",
+    "lion-32bit",
+]
 GraphScope = Literal["attn", "mamba", "moe_router", "moe_preprocess"]
 
 
@@ -146,10 +157,11 @@ class ImplementationTable(Table):
         description="trainer: Hugging Face's Trainer runs the modules of transformers; its host waits for the GPU in "
         "every micro-batch, and in mixed precision accelerate copies the logits to fp32. Default: a loop of one's own.",
     )
-    optimizer: Literal["adamw", "adamw-for-loop"] = Field(
+    optimizer: Optimizer = Field(
         "adamw",
-        description="Fused AdamW, or a kernel for each operation and parameter: AdamW(foreach=False), Composer's "
-        "DecoupledAdamW (pytorch-eager).",
+        description="Fused AdamW, or in pytorch-eager: adamw-for-loop, a kernel for each operation and parameter "
+        "(AdamW(foreach=False), Composer's DecoupledAdamW); bitsandbytes' AdamW and Lion with moments in 8 or 32 bits; "
+        "transformers' Adafactor; PyTorch's SGD, without or with momentum.",
     )
     parameter_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None,

@@ -93,7 +93,7 @@ class KernelWork:
     Attributes
     ----------
     fixed_s
-        Floor of launch and latency [s].
+        Floor of launch and latency, and what the SMs wait beside nothing else [s].
     core_cycles
         Cycles of the SMs on the critical path.
     memory_s, link_s
@@ -241,7 +241,7 @@ class Gpu:
         costs = lower([operator], self._model)
         exponent = np.broadcast_to(overlap_exponent(costs.overlap, self._model), (1,))
         return KernelWork(
-            fixed_s=float(costs.fixed_s[0]),
+            fixed_s=float(costs.fixed_s[0] + costs.wait_s[0]),
             core_cycles=float(costs.core_cycles[0]),
             memory_s=float(costs.memory_s[0]),
             link_s=float(costs.link_s[0]),
@@ -269,6 +269,6 @@ class Gpu:
             "compute": float(costs.core_cycles[0]) / (clock_mhz * 1e6),
             "memory": float(costs.memory_s[0]),
             "link": float(costs.link_s[0]),
-            "latency": float(costs.fixed_s[0]),
+            "latency": float(costs.fixed_s[0] + costs.wait_s[0]),
         }
         return max(shares, key=lambda name: shares[name])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 import pytest
-from recorded_products import errors_of_products, read, row_errors
+from recorded_products import PRODUCTS, errors_of_products, read, row_errors
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
-from joulecast.model.kernels.gemm import GemmShapes, gemm_work
+from joulecast.model.kernels.gemm import BIAS, GemmShapes, gemm_work
 from joulecast.model.kernels.lowering import library_products, lower
 from joulecast.model.kernels.operators import Gemm, Streaming
 from joulecast.model.kernels.product_tiles import NEWER, OLDER, PAIRED, product_tiles
@@ -35,7 +37,8 @@ def test_products_of_the_checks_are_met(gpu: str, count: int, large: float, smal
 @pytest.mark.parametrize(
     ("kernel", "most"),
     [
-        ("bias_reduce", 0.11),
+        ("bias_reduce", 0.055),
+        ("sum_all_rows_fp32", 0.055),
         ("add", 0.045),
         ("copy", 0.05),
         ("gamma", 0.17),
@@ -49,7 +52,8 @@ def test_products_of_the_checks_are_met(gpu: str, count: int, large: float, smal
 def test_row_wise_kernels_of_another_card_are_met(kernel: str, most: float) -> None:
     """Fitted to another card alone; sums and norms were 18 to 41 % off without what each row costs.
 
-    Additions were 11 % off and copies 8 % when data in L2 began as late as those in memory.
+    Additions were 11 % off and copies 8 % when data in L2 began as late as those in memory; sums of columns were 8 %
+    off, those in fp32 10 %, when the wait for their rows passed beside their bytes.
     """
     error = row_errors("h100-sxm", "checks", kernel)
     assert len(error) == 64
@@ -65,6 +69,33 @@ def test_large_tiles_serve_any_product_and_narrow_ones_a_single_wave(h200: GpuMo
     assert whole.tiles[0] > 3 * h200.sm_count and whole.tile[0].prod() >= 128 * 192
     assert one_wave.tiles[0] <= h200.sm_count and one_wave.tile[0].prod() < 128 * 192
     assert narrow.tile[0, 1] <= 96  # wider ones would be empty by half
+
+
+def test_the_widest_tile_serves_no_product_that_adds_a_bias(h200: GpuModel) -> None:
+    plain, biased = (
+        library_products([Gemm(8192, 5120, 5120, layout="nn", bias=bias)], h200)[1] for bias in (False, True)
+    )
+    assert plain.tile[0].tolist() == [128, 320] and biased.tile[0].tolist() != [128, 320]
+    assert biased.cycles[0] > plain.cycles[0]
+    same = [library_products([Gemm(8192, 4096, 4096, bias=bias)], h200)[1] for bias in (False, True)]
+    assert same[0].tile.tolist() == same[1].tile.tolist()
+    waves = np.ceil(same[0].tiles[0] / h200.sm_count)
+    assert same[1].cycles[0] - same[0].cycles[0] == pytest.approx(waves * BIAS)
+    older = model("a100-sxm-80gb")
+    assert len({library_products([Gemm(8192, 5120, 5120, bias=b)], older)[1].tile[0, 1] for b in (False, True)}) == 1
+
+
+def test_products_that_add_a_bias_are_met_as_others_are() -> None:
+    """126 pairs of the checks on an H100; taken for products without a bias they were 5.1 % off, 2.2 points shorter."""
+    with (PRODUCTS / "biases.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["use"] == "checks"]
+    means = {}
+    for bias in "01":
+        error, _ = errors_of_products([row for row in rows if row["bias"] == bias], "h100-sxm")
+        assert len(error) == 126 and np.abs(error).mean() < 0.041
+        means[bias] = error.mean()
+    assert abs(means["1"] - means["0"]) < 0.008
+    assert not any(row["bias"] == "1" and row["tile"] == "128x320" for row in rows)
 
 
 def test_k_is_split_within_one_wave_only(h200: GpuModel) -> None:

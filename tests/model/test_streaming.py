@@ -10,6 +10,7 @@ from joulecast.model.kernels.operators import Gemm, Streaming
 from joulecast.model.kernels.streaming import (
     EDGE,
     FROM_L2_S,
+    ROW_WAIT_S,
     extra_read_passes,
     reread_share,
     residency,
@@ -50,6 +51,23 @@ def test_a_kernel_is_sooner_over_where_l2_holds_its_data(h200):
     assert cold - warm == pytest.approx(FROM_L2_S) and cold - half == pytest.approx(FROM_L2_S / 2)
     never_less = lower(copies(2e6), h200.with_values({"kernel.streaming.copy.fixed_s": FROM_L2_S / 2})).fixed_s
     assert never_less == 0.0
+
+
+def test_sms_wait_for_the_rows_of_a_columns_sum_and_are_at_work_meanwhile(h200):
+    def costs(rows):
+        size = 2.0 * 8192 * 4096
+        return lower([Streaming("bias_reduce", size, 8192.0, rows=rows, footprint_bytes=np.inf)], h200)
+
+    few, many = costs(4096), costs(8192)
+    assert many.wait_s[0] == pytest.approx(8192 * ROW_WAIT_S["bias_reduce"] / h200.sm_count)
+    assert (many.fixed_s, many.core_cycles, many.memory_s) == (few.fixed_s, few.core_cycles, few.memory_s)
+    for clock in (1000.0, 1980.0):
+        longer = kernel_time_s(many, clock, h200) - kernel_time_s(few, clock, h200)
+        assert longer == pytest.approx(many.wait_s - few.wait_s)
+    power = [at_clock(one, 1980.0, h200) for one in (few, many)]
+    sms = [one.components_j["sm"][0] for one in power]
+    assert sms[1] > 1.05 * sms[0]
+    assert lower(copies(1e8), h200).wait_s[0] == 0.0
 
 
 def test_data_that_stay_in_l2_are_faster_and_spare_the_memory(h200):

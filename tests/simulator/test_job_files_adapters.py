@@ -82,8 +82,9 @@ def test_weights_in_4_bits_beside_adapters(tmp_path):
     said = " ".join(plain.warnings)
     assert (
         "prepare_model_for_kbit_training, add --set workload.lora.prepared=true" in said
-        and "paged_adamw_32bit: adapters" in said
+        and "paged_adamw_32bit: moments are forecast in the GPU's memory" in said
     )
+    assert plain.tables["implementation"]["optimizer"] == "adamw-32bit"
     trl = "trl sft --model_name_or_path Qwen/Qwen3-8B --packing --use_peft --load_in_4bit --use_bnb_nested_quant\n"
     of_trl = convert(tmp_path, trl).tables
     assert of_trl["workload"]["lora"].items() >= (narrow | {"double_quantisation": True, "precision": "bf16"}).items()

@@ -79,7 +79,7 @@ def test_overrides_win_over_the_configuration(tmp_path):
             CONFIG.replace("7b_instruct\n", "7b_instruct\n  use_dora: True\n"),
             r"\[model.use_dora\]: adapters of another kind",
         ),
-        (CONFIG.replace("torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW8bit"), "PagedAdamW8bit are not known"),
+        (CONFIG.replace("torch.optim.AdamW", "torchao.optim.AdamW4bit"), "AdamW4bit are not known"),
         (CONFIG.replace("offloading: False", "offloading: True"), "what is kept on the host"),
         (CONFIG.replace("modules.loss.CEWith", "rlhf.loss.DPO"), "training on preferences"),
         (CONFIG.replace("dtype: bf16", "dtype: bf17"), "unknown value 'bf17'"),

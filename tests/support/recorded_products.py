@@ -77,7 +77,8 @@ def errors_of_products(rows: Sequence[Mapping[str, str]], gpu: str) -> tuple[np.
     sizes = np.array([[float(row[key]) for key in "MNK"] for row in rows])
     time, cycles = np.array([[float(row["time_s"]), float(row["cycles"])] for row in rows]).T
     products = [
-        Gemm(m=int(m), n=int(n), k=int(k), layout=row["layout"]) for (m, n, k), row in zip(sizes, rows, strict=True)
+        Gemm(m=int(m), n=int(n), k=int(k), layout=row["layout"], bias=row.get("bias") == "1")
+        for (m, n, k), row in zip(sizes, rows, strict=True)
     ]
     card = gpu_model(load_gpu(gpu))
     board = np.minimum(cycles / time / 1e6 / TENSOR_CLOCK_SHARE, card.max_clock_mhz)

@@ -1,0 +1,50 @@
+"""``implementation.optimizer``: which optimizers step what, in which framework, and what is taken for granted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.model.training.bitsandbytes_steps import KINDS
+from joulecast.model.training.other_optimizers import RULES
+from joulecast.simulator.plan_file.training_loop import is_trainer, step_wait_s
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.source import Source
+
+OPTIMIZER = "implementation.optimizer"
+
+
+def optimizer_assumptions(plan: Plan) -> tuple[str, ...]:
+    """How long bitsandbytes lets the GPU wait, and what it keeps in fp32."""
+    wait = step_wait_s(plan)
+    if not wait:
+        return ()
+    said = f"bitsandbytes lets the GPU wait for its host at each parameter, {1e6 * wait:.0f} us"
+    wide = is_trainer(plan) and KINDS[plan.implementation.optimizer].narrow and plan.workload.lora is None
+    return (said, *(("moments of embeddings are in fp32, as Hugging Face's Trainer has them",) if wide else ()))
+
+
+def check_optimizer(plan: Plan, source: Source) -> None:
+    """Others than AdamW step whole parameters of PyTorch, in moments of their own; SGD steps FSDP's shards too."""
+    run, split = plan.implementation, plan.parallelism
+    rule = RULES.get(run.optimizer)
+    if rule is None:
+        return
+    sharded = split.fsdp and not rule.sharded
+    for wrong, what, remedy in (
+        (run.framework == "megatron", "is known in pytorch-eager", 'set implementation.framework = "pytorch-eager"'),
+        (sharded, "does not step the shards of FSDP", "set parallelism.fsdp = false"),
+        (
+            split.distributed_optimizer,
+            "steps whole parameters, not a rank's share of them",
+            "set parallelism.distributed_optimizer = false",
+        ),
+        (
+            plan.tp > 1 and not rule.sharded,
+            "steps whole parameters, not a tensor-parallel rank's share of them",
+            "set parallelism.tensor_model_parallel_size = 1",
+        ),
+    ):
+        if wrong:
+            raise source.error(f"{run.optimizer} {what}", OPTIMIZER, remedy=f'Set it to "adamw", or {remedy}.')
