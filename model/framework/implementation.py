@@ -9,6 +9,7 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.lora import Lora
+from joulecast.model.framework.muon import Muon
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.hashing import HashedOnce, hashed_once
 from joulecast.model.kernels.documents import Documents
@@ -150,6 +151,8 @@ class Implementation(HashedOnce):
         Share of ``pytorch-eager``'s backwards that find gradients and add theirs: all but an iteration's first, or all.
     optimizer
         ``adamw``, or ``adamw-for-loop``: a kernel for each operation on each of ``pytorch-eager``'s parameters.
+    muon
+        How Muon steps matrices in place of AdamW, ``None`` where it does not.
     clipped
         Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
     documents
@@ -214,6 +217,7 @@ class Implementation(HashedOnce):
     drops_gradients: bool = False
     added_share: float = 1.0
     optimizer: str = "adamw"
+    muon: Muon | None = None
     clipped: bool = False
     documents: Documents | None = None
 

@@ -28,7 +28,7 @@ LOOPED_LAUNCH = 0.048
 #: Host's time for one of PyTorch's own operations over that of a module's launch: 55 us where modules' take 280
 #: [estimate, +-40 %]. How names of kernels begin that Megatron leaves to such operations.
 OPERATION = 0.2
-OPERATIONS = ("rotary.unfused.", "gate.clamp.", "experts.down.bias.", "scan.")
+OPERATIONS = ("rotary.unfused.", "gate.clamp.", "experts.down.bias.", "scan.", "optimizer.muon.")
 #: Host's time for a Triton kernel of a scan over that of a module's launch, and over that of a PyTorch kernel. Calls of
 #: seven such kernels, which waited for the host, took it 168 us a kernel on an H200's, calls of seventeen and 28 of
 #: PyTorch's 220 (45 us for each of the latter); on an H100's 166 and 188. An autotuner in Python is behind each

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from joulecast.model.framework.implementation import AttentionBackend, Framework, Modules
+from joulecast.model.framework.muon import TensorMode
 from joulecast.model.training.factors import Generation
 from joulecast.simulator.plan_file.schema_table import Table
 
@@ -130,10 +131,30 @@ class ImplementationTable(Table):
         description="trainer: Hugging Face's Trainer runs the modules of transformers; its host waits for the GPU in "
         "every micro-batch, and in mixed precision accelerate copies the logits to fp32. Default: a loop of one's own.",
     )
-    optimizer: Literal["adamw", "adamw-for-loop"] = Field(
+    optimizer: Literal["adamw", "adamw-for-loop", "muon"] = Field(
         "adamw",
         description="Fused AdamW, or a kernel for each operation and parameter: AdamW(foreach=False), Composer's "
-        "DecoupledAdamW (pytorch-eager).",
+        "DecoupledAdamW (pytorch-eager); muon: torch.optim.Muon or Megatron-Core's for the matrices of layers, AdamW "
+        "for all else.",
+    )
+    muon_num_ns_steps: int = Field(
+        5, ge=1, lt=100, description="Newton-Schulz iterations by which Muon orthogonalises a matrix."
+    )
+    muon_nesterov: bool | None = Field(
+        None,
+        description="Muon takes the gradient moved towards its momentum, not the momentum alone; default: true in "
+        "pytorch-eager, false in megatron.",
+    )
+    muon_tp_mode: TensorMode = Field(
+        "blockwise",
+        description="Of a matrix that is split over tensor-parallel ranks each takes its own part as if it were one, "
+        "the whole, gathered before (duplicated), or all add up its products (distributed; megatron).",
+    )
+    muon_split_qkv: bool = Field(
+        True, description="Muon takes the joint matrix of queries, keys and values as three (megatron)."
+    )
+    muon_fp32_matmul_prec: Literal["medium", "high"] = Field(
+        "medium", description="Precision of Muon's products: medium is bf16, high is TF32 (megatron)."
     )
     parameter_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None,
