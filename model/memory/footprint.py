@@ -205,9 +205,7 @@ def _gathered_and_gradients(
         in_backward = whole[1] + one.layer_transient - counted, whole[2]
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
-        gradients = gradients_at_peak(
-            gradients, kept, in_backward, one, rank, split, max(of_table, in_step) - counted
-        )
+        gradients = gradients_at_peak(gradients, kept, in_backward, one, rank, split, max(of_table, in_step) - counted)
     return gathered, gradients
 
 

@@ -55,6 +55,11 @@ SCOPES = {
 BESIDE = {"router.choice": ROUTED} | {
     f"{way}.all_to_all": EXCHANGED for way in ("dispatch", "combine", "dispatch.grad", "combine.grad")
 }
+#: Host's time for a launch of an optimizer that loops over parameters in Python, without autograd and modules, over that
+#: of a launch of an iteration [estimate].
+LOOPED_OPERATION = 0.35
+#: How names of these kernels begin.
+LOOPED = ("optimizer.muon.",)
 #: Launches that PyTorch's FSDP (``fully_shard``) costs the host as much as, for each communication of its units: hooks,
 #: events and copies of parameters one by one. Layers of 4 and 12 tiny modules on two GPUs took 2.2 to 3.5 ms a layer
 #: longer than their launches alone, three communications each [estimate, +-40 %].
@@ -84,6 +89,8 @@ def eager_launches(launches: Sequence[Launch]) -> float:
 def _eager_cost(launch: Launch) -> float:
     if isinstance(launch.operator, Scan):
         return TRITON
+    if launch.operator.name.startswith(LOOPED):
+        return LOOPED_OPERATION
     return SHARDED_LAUNCHES if _of_units(launch) else 1
 
 

@@ -55,7 +55,11 @@ def _main_parameters(plan: Plan, source: Source) -> None:
             "FSDP keeps the parameters themselves in fp32",
             'Set implementation.parameter_precision = "fp32" in place of it',
         ),
-        (run.optimizer == "adamw-for-loop", "a loop over parameters steps those of the model", f"Leave {OPTIMIZER} out"),
+        (
+            run.optimizer == "adamw-for-loop",
+            "a loop over parameters steps those of the model",
+            f"Leave {OPTIMIZER} out",
+        ),
     ):
         if wrong:
             raise source.error(what, MAIN, remedy=f"{remedy}.")
