@@ -23,7 +23,7 @@ class MuonBytes:
     Attributes
     ----------
     more
-        What whole matrices with one moment each take beyond two moments of as many values on every rank; seldom above 0.
+        What matrices with one moment, some of them whole on a rank, take beyond an even share with two; mostly below 0.
     in_step
         Temporary results of the matrix that needs most of them.
     """

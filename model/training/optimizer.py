@@ -171,8 +171,8 @@ def _megatron_step(
 ) -> tuple[Launch, ...]:
     """Step on the rank's share of the states, of so many ``tensors``, whose bf16 weights are written one by one.
 
-    Narrow gradients become fp32 first, but for narrow moments. Where Adam steps only a part of the share, what steps the
-    rest is ``beside``.
+    Narrow gradients become fp32 first, but for narrow moments. Where Adam steps only a part of the share, ``stepped``,
+    what steps the rest is ``beside``.
     """
     gradients = implementation.gradient_dtype
     if implementation.narrow_states:

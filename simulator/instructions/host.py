@@ -55,8 +55,8 @@ SCOPES = {
 BESIDE = {"router.choice": ROUTED} | {
     f"{way}.all_to_all": EXCHANGED for way in ("dispatch", "combine", "dispatch.grad", "combine.grad")
 }
-#: Host's time for a launch of an optimizer that loops over parameters in Python, without autograd and modules, over that
-#: of a launch of an iteration [estimate].
+#: Host's time for a launch of an optimizer that loops over parameters in Python, without autograd and modules, over
+#: that of a launch of an iteration [estimate].
 LOOPED_OPERATION = 0.35
 #: How names of these kernels begin.
 LOOPED = ("optimizer.muon.",)

@@ -18,8 +18,8 @@ from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.layers import check_layers
 from joulecast.simulator.plan_file.lora import check_lora
 from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_optimizer
-from joulecast.simulator.plan_file.muon import check_muon
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
+from joulecast.simulator.plan_file.muon import check_muon
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
 from joulecast.simulator.plan_file.recomputation import check_recomputation

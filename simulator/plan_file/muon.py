@@ -49,8 +49,8 @@ def check_muon(plan: Plan, source: Source) -> None:
     megatron = run.framework == "megatron"
     for what, key, wrong, remedy in (
         (
-            "Muon of parameters that FSDP shards is not known: torch.optim.Muon multiplies DTensors, with up to fifteen "
-            "collectives a matrix, and Megatron refuses it",
+            "Muon of parameters that FSDP shards is not known: torch.optim.Muon communicates for every product of "
+            "DTensors, and Megatron refuses it",
             "parallelism.fsdp",
             split.fsdp,
             "Set it to false",

@@ -118,7 +118,7 @@ def test_all_but_matrices_is_stepped_by_adamw() -> None:
     config = load_model("llama-3.2-1b")
     parameters = parameters_of_stage(config, EAGER, 2, first=True, last=True)
     matrices = sum(p.elements for p in parameters if p.matrix is not None)
-    moved = {name: 0.0 for name in ("adamw", "momentum", "zero_grad")}
+    moved = dict.fromkeys(("adamw", "momentum", "zero_grad"), 0.0)
     for one in optimizer_step(parameters, EAGER):
         of = one.operator
         for name in moved:
