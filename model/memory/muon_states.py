@@ -55,11 +55,11 @@ def muon_bytes(
             continue
         even = sum(one.elements * count for one, count in matrices.items()) / ranks
         more += largest_share(matrices, ranks) * (state_bytes - moment) - even * state_bytes
-        in_step = max(in_step, *(_step_bytes(one, run, run.muon) for one in matrices))
+        in_step = max(in_step, *(step_bytes(one, run, run.muon) for one in matrices))
     return MuonBytes(more, in_step)
 
 
-def _step_bytes(matrix: Matrix, run: Implementation, muon: Muon) -> float:
+def step_bytes(matrix: Matrix, run: Implementation, muon: Muon) -> float:
     """Temporary results of one matrix: in PyTorch what is orthogonalised, X before and after, A and B.
 
     Megatron's are in fp32 before and after the iterations, and where ranks gather the whole matrix there are its shards
