@@ -4,5 +4,6 @@
   comes and goes; ``allocator`` for what PyTorch reserves beyond.
 - ``activations``: bytes kept between forward and backward; ``recomputation``: parts computed again instead;
   ``modules_kept``: layers of transformers and torchtitan; ``lora_kept``: of adapters beside frozen weights.
-- ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks.
+- ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks; ``muon_states``: of
+  matrices with one moment.
 """

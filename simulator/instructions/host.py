@@ -30,7 +30,7 @@ LOOPED_LAUNCH = 0.048
 #: Host's time for one of PyTorch's own operations over that of a module's launch: 55 us where modules' take 280
 #: [estimate, +-40 %]. How names of kernels begin that Megatron leaves to such operations.
 OPERATION = 0.2
-OPERATIONS = ("rotary.unfused.", "gate.clamp.", "experts.down.bias.", "scan.")
+OPERATIONS = ("rotary.unfused.", "gate.clamp.", "experts.down.bias.", "scan.", "optimizer.muon.")
 #: Host's time for a Triton kernel of a scan over that of a module's launch, and over that of a PyTorch kernel. Calls of
 #: seven such kernels, which waited for the host, took it 168 us a kernel on an H200's, calls of seventeen and 28 of
 #: PyTorch's 220 (45 us for each of the latter); on an H100's 166 and 188. An autotuner in Python is behind each
@@ -57,6 +57,11 @@ SCOPES = {
 BESIDE = {"router.choice": ROUTED} | {
     f"{way}.all_to_all": EXCHANGED for way in ("dispatch", "combine", "dispatch.grad", "combine.grad")
 }
+#: Host's time for a launch of an optimizer that loops over parameters in Python, without autograd and modules, over
+#: that of a launch of an iteration [estimate].
+LOOPED_OPERATION = 0.35
+#: How names of these kernels begin.
+LOOPED = ("optimizer.muon.",)
 #: Launches that PyTorch's FSDP (``fully_shard``) costs the host as much as, for each communication of its units: hooks,
 #: events and copies of parameters one by one. Layers of 4 and 12 tiny modules on two GPUs took 2.2 to 3.5 ms a layer
 #: longer than their launches alone, three communications each [estimate, +-40 %].
@@ -104,6 +109,8 @@ def _eager_cost(launch: Launch) -> float:
         return 0.0
     if launch.operator.name.startswith(PLAIN):
         return PLAIN_OPERATION
+    if launch.operator.name.startswith(LOOPED):
+        return LOOPED_OPERATION
     return SHARDED_LAUNCHES if _of_units(launch) else 1
 
 

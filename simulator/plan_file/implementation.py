@@ -83,6 +83,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         native_loss=i.native_loss,
         loss_metrics=i.loss_metrics,
         optimizer=i.optimizer,
+        muon=i.muon,
         expert_dispatcher=i.moe_token_dispatcher_type,
         exchange_sms=i.moe_flex_dispatcher_num_sms,
         fused_permutation=i.moe_permute_fusion,
