@@ -39,6 +39,15 @@ def test_the_trainers_names(tmp_path, name, ours):
     assert with_adapters.tables["implementation"]["optimizer"] == ours
 
 
+def test_torchaos_adamw_is_told_beside_adapters_and_refused_without(tmp_path):
+    narrow = PLAIN.replace("adamw_torch_fused", "adamw_torch_8bit")
+    found = convert(tmp_path, narrow.replace("--packing", "--packing --use_peft"), "job.sh")
+    assert "optimizer" not in found.tables["implementation"]
+    assert "adamw_torch_8bit: adapters, which are few" in " ".join(found.warnings)
+    with pytest.raises(jc.InputError, match="the step and the states of adamw_torch_8bit are not known"):
+        convert(tmp_path, narrow, "job.sh")
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

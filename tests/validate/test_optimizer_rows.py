@@ -69,6 +69,8 @@ def test_steps_alone() -> None:
         assert summary["time_error_percent"] <= most and summary["energy_error_percent"] <= most
         assert summary["power_error_percent"] <= 5.0
         assert summary["energy_inside_percent"] >= 80.0 and summary["power_inside_percent"] == 100.0
+        errors = {one["name"]: one["predicted"]["time_s"] / one["measured"]["time_s"] - 1 for one in result["rows"]}
+        assert max(abs(error) for row, error in errors.items() if "_sgd" in row) < 0.06
 
 
 def test_iterations() -> None:
