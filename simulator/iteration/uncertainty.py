@@ -30,7 +30,7 @@ from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.uncertain_power import Margin, margin, power_changes
 from joulecast.model.predict import Changes, Mixes, parameter_changes
-from joulecast.model.training.factors import EXPERTS_SD, HYBRIDS_SD, LONGER, SPREAD, UNSEEN
+from joulecast.model.training.factors import EXPERTS_SD, HYBRIDS_SD, LONGER, MUON_SD, SPREAD, UNSEEN
 from joulecast.model.uncertainty import (
     FEW_DIRECTIONS,
     NINETY_PERCENT,
@@ -211,7 +211,8 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     limit_w = float(np.mean(prepared.power_limits_w))
     precision, nodes = plan.workload.precision, plan.cluster.nodes
     model = plan.workload.model
-    unlike = math.hypot(EXPERTS_SD * (model.experts is not None), HYBRIDS_SD * (model.mixers != ()))
+    muon = MUON_SD * (plan.implementation.muon is not None)
+    unlike = math.hypot(EXPERTS_SD * (model.experts is not None), HYBRIDS_SD * (model.mixers != ()), muon)
     return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes, unlike)
 
 
