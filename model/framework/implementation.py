@@ -9,6 +9,7 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.lora import Lora
+from joulecast.model.framework.muon import Muon
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.hashing import HashedOnce, hashed_once
 from joulecast.model.kernels.documents import Documents
@@ -167,6 +168,8 @@ class Implementation(HashedOnce):
         Time for which the GPU waits for the host at each parameter, where the optimizer synchronises behind it [s].
     wide_embedding_states
         Whether embeddings' moments are in fp32 beside others in 8 bits.
+    muon
+        How Muon steps matrices in place of AdamW, ``None`` where it does not.
     clipped
         Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
     documents
@@ -239,6 +242,7 @@ class Implementation(HashedOnce):
     optimizer: str = "adamw"
     step_wait_s: float = 0.0
     wide_embedding_states: bool = False
+    muon: Muon | None = None
     clipped: bool = False
     documents: Documents | None = None
 

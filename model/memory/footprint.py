@@ -18,6 +18,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
 from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.muon_states import muon_bytes
 from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
@@ -29,7 +30,7 @@ from joulecast.model.memory.states import (
     weights_bytes,
     whole_throughout_bytes,
 )
-from joulecast.model.training.optimizer import widened_gradient_bytes
+from joulecast.model.training.optimizer import optimizer_state_bytes, widened_gradient_bytes
 from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -134,23 +135,25 @@ def memory_footprint(
     kept = _kept_bytes(one, _stack_bytes(config, implementation, batch, sequence, one, rank), rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
+    state_bytes = optimizer_state_bytes(implementation)
+    muon = muon_bytes(*held, split, state_bytes)
     in_step = states * widened_gradient_bytes(implementation)  # while no activation is there
+    if implementation.framework == "megatron":
+        in_step += muon.in_step
     transient = max(transient, in_step - kept - outputs - buffers)
     whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(*held)
     else:
-        gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split)
-    stepped = max(rest.in_step, experts.in_step)
-    if stepped:  # all gradients are there then, and no activation
-        stepped += own * DTYPE_BYTES[implementation.kept_gradient_dtype] - gradients
-        transient = max(transient, stepped - kept - outputs - buffers)
+        gathered, gradients = _gathered_and_gradients(
+            own, whole, kept, transient, one, rank, split, max(muon.in_step, rest.in_step, experts.in_step)
+        )
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
         parameters=weights_bytes((rest, experts), split) + reference_bytes(*held, split),
         gradients=gradients,
-        optimizer=rest.optimizer / split.optimizer + experts.optimizer / split.expert_optimizer,
+        optimizer=rest.optimizer / split.optimizer + experts.optimizer / split.expert_optimizer + muon.more,
         activations=kept,
         outputs=outputs,
         buffers=buffers,
@@ -196,10 +199,12 @@ def _gathered_and_gradients(
     one: MicroBatchBytes,
     rank: PipelineRank,
     split: StateShards,
+    in_step: float,
 ) -> tuple[float, float]:
     """What FSDP holds whole when memory is fullest, and the gradients of one GPU that are there then.
 
-    ``elements`` are its gradients, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations.
+    ``elements`` are its gradients, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations;
+    ``in_step`` is what the optimizer's step needs beside all gradients.
     """
     implementation = one.shard.implementation
     outside = 0.0
@@ -212,8 +217,8 @@ def _gathered_and_gradients(
         counted = transient + gathered
         in_backward = whole[1] + one.layer_transient - counted, whole[2]
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
-        of_table = (beside_table_bytes(one, split, outside) if rank.first else 0.0) - counted
-        gradients = gradients_at_peak(gradients, kept, in_backward, one, rank, split, of_table)
+        of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
+        gradients = gradients_at_peak(gradients, kept, in_backward, one, rank, split, max(of_table, in_step) - counted)
     return gathered, gradients
 
 

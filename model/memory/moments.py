@@ -36,7 +36,8 @@ def gradients_at_peak(
     in_backward
         What the last layer's backward holds for the moment beyond what is counted as such, and further ones beyond.
     of_table
-        What the embedding's backward holds beyond what is counted as such (:func:`beside_table_bytes`).
+        What the embedding's backward (:func:`beside_table_bytes`) or the optimizer's step holds beside all gradients
+        beyond what is counted as such.
     """
     run, config = one.shard.implementation, one.shard.config
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:

@@ -1,8 +1,9 @@
 """A training step: a stage's kernels, and what is around its layers.
 
 - ``step``: layers, embedding and head as the framework launches them; ``pipeline_stage``: what a pipeline adds.
-- ``parameters``: the tensors of a stage; ``optimizer``: the step over them, all at once by ``many_tensors``;
-  ``other_optimizers``: those beside AdamW, of ``bitsandbytes_steps``, ``adafactor`` and ``sgd``.
+- ``parameters``: the tensors of a stage, each ``matrix`` among them; ``optimizer``: the step over them, all at once by
+  ``many_tensors``; ``other_optimizers``: those beside AdamW, of ``bitsandbytes_steps``, ``adafactor`` and ``sgd``;
+  ``muon``: that over matrices, which ``layer_wise`` shares out whole.
 - ``data_parallel``: reduction of gradients over replicas; ``sharded_units``: FSDP's parameters, unit by unit,
   ``sharded_gaps``: in parts where layers communicate too.
 - ``nanobatches``: a micro-batch in parts, the communication of one beside the computation of another.

@@ -43,9 +43,9 @@ def _of_parameter(p: ParameterTensor, run: Implementation) -> Iterator[Launch]:
     yield _reduced("rms", n)
     yield _of_values("square", n)
     yield _of_values("epsilon", n)
-    if p.columns:
+    if p.row_values:
         yield _reduced("rows", n)
-        yield column_sums(f"{NAME}.columns", n // p.columns, p.columns, "fp32")
+        yield column_sums(f"{NAME}.columns", n // p.row_values, p.row_values, "fp32")
         yield one_by_one("unary", f"{NAME}.outer", n, SPREAD, reads=0, dtype="fp32")
     else:
         yield _of_values("moment.decay", n)
@@ -59,8 +59,8 @@ def _of_parameter(p: ParameterTensor, run: Implementation) -> Iterator[Launch]:
     yield streaming("add", f"{NAME}.add", n, reads=2, dtype="fp32")
     if narrow:
         yield streaming("unary", f"{NAME}.round", n, writes=0.5, dtype="fp32")
-    small = streaming("unary", f"{NAME}.small", n / p.columns if p.columns else 1, dtype="fp32")
-    yield replace(small, repeat=SMALL if p.columns else SMALL_OF_VECTOR)
+    small = streaming("unary", f"{NAME}.small", n / p.row_values if p.row_values else 1, dtype="fp32")
+    yield replace(small, repeat=SMALL if p.row_values else SMALL_OF_VECTOR)
 
 
 def _of_values(name: str, values: int) -> Launch:
@@ -73,9 +73,9 @@ def _reduced(name: str, values: int) -> Launch:
 
 def adafactor_state_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:
     """Bytes of a parameter's second moment, of rows and columns or of a vector's values, and of its size (RMS)."""
-    if not parameter.columns:
+    if not parameter.row_values:
         return 4.0 * (parameter.elements + 1)
-    return 4.0 * (parameter.elements / parameter.columns + parameter.tensors * parameter.columns + 1)
+    return 4.0 * (parameter.elements / parameter.row_values + parameter.tensors * parameter.row_values + 1)
 
 
 def adafactor_temporary_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:

@@ -51,6 +51,9 @@ EXPERTS_SD = 0.12
 #: and GPUs were 0.22 off, root mean square of the groups' means, before all was counted that HybridEP exchanges, 0.15
 #: since [log of time; estimate with those steps in view].
 HYBRIDS_SD = 0.16
+#: The same of Megatron's Muon, whose kernels are counted from code: a third of what it takes of an iteration, up to a
+#: seventh in plans of 8B to 1T parameters that share out its matrices [estimate].
+MUON_SD = 0.05
 #: In the file of factors: what a GPU without published steps adds, and a framework without a scalar.
 UNSEEN_GPU, UNSEEN_GENERATION = "unseen.gpu", "unseen.generation"
 #: Prefix of the entries with what a step of a generation differs by beyond its GPU's spread.

@@ -8,7 +8,9 @@ from dataclasses import replace
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.kernels.operators import DTYPE_BYTES
+from joulecast.model.training.layer_wise import shares
 from joulecast.model.training.many_tensors import many_tensors
+from joulecast.model.training.muon import counted, muon_step, work
 from joulecast.model.training.other_optimizers import RULES
 from joulecast.model.training.parameters import ParameterTensor
 
@@ -60,6 +62,8 @@ def optimizer_step(
     Gradients kept in bf16 are first copied to fp32, unless the moments are narrow too (``precision-aware``): then the
     kernel reads them as they are, and of fp32 weights keeps the 16 bits that the bf16 weights lack.
     """
+    if implementation.muon is not None:
+        return _with_muon(parameters, implementation, tokens_per_step, state_shards, zeroed=zeroed)
     total = sum(p.elements for p in parameters)
     if implementation.framework == "megatron":
         tensors = max(1, sum(p.tensors for p in parameters) // state_shards)
@@ -85,6 +89,29 @@ def optimizer_step(
         *(_clipping(kept, dtype) if implementation.clipped else ()),
         *adamw,
         *many_tensors("zero_grad", "optimizer.zero_grad", zeroed * kept, 0, 1, dtype),
+    )
+
+
+def _with_muon(
+    parameters: Sequence[ParameterTensor], run: Implementation, tokens: int, ranks: int, *, zeroed: bool
+) -> tuple[Launch, ...]:
+    """Muon's step of matrices and AdamW's of all else; of several ranks that share the states the busiest one's."""
+    matrices = counted(parameters)
+    others = [p for p in parameters if p.matrix is None]
+    share = max(shares(matrices, ranks), key=lambda one: sum(work(each, run) * n for each, n in one.items()))
+    total, stepped = sum(p.elements for p in parameters), sum(p.elements for p in others)
+    if run.framework == "megatron":
+        tensors = max(1, sum(share.values()) + sum(p.tensors for p in others) // ranks)
+        own = sum(one.elements * count for one, count in share.items()) + stepped / ranks
+        adam, muon = stepped / ranks, muon_step(share, run)
+        return _megatron_step(total, own, tensors, run, adam, muon)
+    dtype = run.trained_dtype
+    adamw = optimizer_step(others, replace(run, muon=None, clipped=False), tokens_per_step=tokens, zeroed=False)
+    return (
+        *(_clipping(total, dtype) if run.clipped else ()),
+        *muon_step(share, run),
+        *adamw,
+        *many_tensors("zero_grad", "optimizer.zero_grad", zeroed * total, 0, 1, dtype),
     )
 
 
@@ -127,10 +154,18 @@ def _for_loop(elements: float, tensors: int, dtype: str) -> tuple[Launch, ...]:
     return tuple(launches)
 
 
-def _megatron_step(total: float, share: float, tensors: int, implementation: Implementation) -> tuple[Launch, ...]:
+def _megatron_step(
+    total: float,
+    share: float,
+    tensors: int,
+    implementation: Implementation,
+    stepped: float | None = None,
+    beside: tuple[Launch, ...] = (),
+) -> tuple[Launch, ...]:
     """Step on the rank's share of the states, of so many ``tensors``, whose bf16 weights are written one by one.
 
-    Narrow gradients become fp32 first, but for narrow moments.
+    Narrow gradients become fp32 first, but for narrow moments. Where Adam steps only a part of the share, ``stepped``,
+    what steps the rest is ``beside``.
     """
     gradients = implementation.gradient_dtype
     if implementation.narrow_states:
@@ -153,7 +188,8 @@ def _megatron_step(total: float, share: float, tensors: int, implementation: Imp
     return (
         *widened,
         streaming("reduce", "optimizer.grad_norm", share, writes=0, dtype="fp32"),
-        *many_tensors("adamw", "optimizer.adam", share, 4, 3, "fp32"),
+        *beside,
+        *many_tensors("adamw", "optimizer.adam", share if stepped is None else stepped, 4, 3, "fp32"),
         replace(streaming("copy", "optimizer.parameters", share / tensors, writes=0.5, dtype="fp32"), repeat=tensors),
         streaming("fill", "optimizer.zero_grad", total, reads=0, dtype=gradients),
     )

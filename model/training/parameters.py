@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
+from joulecast.model.training.matrix import Matrix
 from joulecast.model.transformer import delta_net, modules_layer, modules_shared, state_space
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
@@ -41,7 +43,9 @@ class ParameterTensor:
     adapter
         Whether it is an adapter's, which has a type of its own.
     columns
-        Values of a row of a matrix, 0 of a vector.
+        Values of a row of a matrix that is not ``matrix``, 0 of a vector.
+    matrix
+        Shape of each of its tensors where they are weights of linear layers, but for the head.
     """
 
     name: str
@@ -54,6 +58,12 @@ class ParameterTensor:
     frozen: bool = False
     adapter: bool = False
     columns: int = 0
+    matrix: Matrix | None = None
+
+    @property
+    def row_values(self) -> int:
+        """Values of a row of a matrix, 0 of a vector."""
+        return self.columns if self.matrix is None else self.matrix.columns
 
 
 def trained(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...]:
@@ -93,10 +103,12 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
         linears.append(("down", hidden, s.ffn, config.mlp_bias, False))
     else:
         tensors += _experts(s, config.experts)
-    for name, outputs, inputs, bias, split_bias in linears:
-        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True, columns=inputs))
+    for name, outputs, inputs, bias, split_outputs in linears:
+        rows = _joint_rows(s) if name == "qkv" else (outputs,)
+        matrix = Matrix(rows, inputs, "rows" if split_outputs else "columns")
+        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True, matrix=matrix))
         if bias:
-            tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_bias))
+            tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_outputs))
     if config.attention_sinks and config.attends:
         tensors.append(ParameterTensor("sinks", s.heads))
     for part, size in zip(("query", "key"), config.qk_norm_sizes if config.attends else (), strict=False):
@@ -107,6 +119,13 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     tensors += (tensor for name in norms for tensor in _norm(name, config))
     sizes = {name: (outputs, inputs) for name, outputs, inputs, _, _ in linears}
     return (*_frozen(tensors, implementation), *_adapters(sizes, implementation))
+
+
+def _joint_rows(s: Shard) -> tuple[int, ...]:
+    """Outputs of a joint product for queries, their gates, keys and values."""
+    keys, queries = s.kv_heads * s.config.head_dim, s.heads * s.config.head_dim
+    gates = s.qkv_width - queries - 2 * keys
+    return (queries, *((gates,) if gates else ()), keys, keys)
 
 
 def _frozen(tensors: Iterable[ParameterTensor], run: Implementation) -> tuple[ParameterTensor, ...]:
@@ -127,46 +146,51 @@ def _adapters(sizes: Mapping[str, tuple[int, int]], run: Implementation) -> Iter
 def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
     """Projections of latent attention in front of its kernel; those to the latent vectors are on every rank."""
     hidden, keys = s.config.hidden, latent.kv_rank
-    width = latent.query_rank or hidden
     if latent.query_rank:
-        down = hidden * latent.query_rank
-        yield ParameterTensor("query_down.weight", down, replicated=True, linear=True, columns=hidden)
+        yield _whole("query_down.weight", latent.query_rank, hidden, linear=True)
         yield ParameterTensor("query_norm.weight", latent.query_rank, replicated=True)
-    yield ParameterTensor("query_up.weight", s.heads * latent.key_dim * width, linear=True, columns=width)
-    down = hidden * (keys + latent.rotary_dim)
-    yield ParameterTensor("key_down.weight", down, replicated=True, linear=True, columns=hidden)
+    yield _split("query_up.weight", s.heads * latent.key_dim, latent.query_rank or hidden)
+    yield _whole("key_down.weight", keys + latent.rotary_dim, hidden, linear=True)
     yield ParameterTensor("key_norm.weight", keys, replicated=True)
-    up = keys * s.heads * (latent.plain_dim + latent.value_dim)
-    yield ParameterTensor("key_up.weight", up, linear=True, columns=keys)
+    yield _split("key_up.weight", s.heads * (latent.plain_dim + latent.value_dim), keys)
+
+
+def _whole(name: str, outputs: int, inputs: int, *, linear: bool = False) -> ParameterTensor:
+    """A weight that every tensor-parallel rank has whole."""
+    return ParameterTensor(name, outputs * inputs, replicated=True, linear=linear, matrix=Matrix((outputs,), inputs))
+
+
+def _split(name: str, outputs: int, inputs: int, split: Literal["rows", "columns"] = "rows") -> ParameterTensor:
+    """A weight of which every tensor-parallel rank has a part."""
+    return ParameterTensor(name, outputs * inputs, linear=True, matrix=Matrix((outputs,), inputs, split))
 
 
 def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     """Router, the rank's experts and its share of the shared ones."""
     e, hidden = expert_shard(s), s.config.hidden
-    yield ParameterTensor("router.weight", hidden * experts.count, replicated=True, columns=hidden)
-    row = experts.row_width(hidden)
-    for name, width, columns in (("experts.up", e.up_width, row), ("experts.down", e.ffn, e.ffn)):
+    yield _whole("router.weight", experts.count, hidden)
+    width = experts.row_width(hidden)
+    for name, matrix in (
+        ("experts.up", Matrix((e.up_width,), width, "rows", expert=True)),
+        ("experts.down", Matrix((width,), e.ffn, "columns", expert=True)),
+    ):
         yield ParameterTensor(
-            f"{name}.weight",
-            e.experts * width * row,
-            linear=True,
-            expert=True,
-            tensors=e.experts,
-            columns=columns,
+            f"{name}.weight", e.experts * matrix.elements, linear=True, expert=True, tensors=e.experts, matrix=matrix
         )
-    for name in ("down", "up") if experts.latent else ():
-        yield ParameterTensor(f"experts.latent_{name}.weight", hidden * experts.latent, replicated=True, linear=True)
+    if experts.latent:
+        yield _whole("experts.latent_down.weight", experts.latent, hidden, linear=True)
+        yield _whole("experts.latent_up.weight", hidden, experts.latent, linear=True)
     if experts.bias:
         yield ParameterTensor("router.bias", experts.count, replicated=True)
         yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)
         yield ParameterTensor("experts.down.bias", e.experts * hidden, expert=True)
     if experts.shared_ffn:
         apart = s.implementation.modules == "transformers" and not modules_shared.one_product(s)
-        for name, width in (("gating", s.ffn), ("up", s.ffn)) if apart else (("up", s.up_width),):
-            yield ParameterTensor(f"shared_{name}.weight", width * hidden, linear=True, columns=hidden)
-        yield ParameterTensor("shared_down.weight", s.ffn * hidden, linear=True, columns=s.ffn)
+        for name, outputs in (("gating", s.ffn), ("up", s.ffn)) if apart else (("up", s.up_width),):
+            yield _split(f"shared_{name}.weight", outputs, hidden)
+        yield _split("shared_down.weight", hidden, s.ffn, "columns")
     if experts.shared_gate:
-        yield ParameterTensor("shared_gate.weight", hidden, replicated=True, columns=hidden)
+        yield _whole("shared_gate.weight", 1, hidden)
 
 
 def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -> Iterator[ParameterTensor]:
@@ -176,8 +200,7 @@ def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -
         rows = local_vocabulary(config.vocab, split, run)
         yield ParameterTensor("mtp.embedding.weight", rows * config.hidden, rows=rows, replicated=not split)
     for index in range(config.prediction_modules):
-        projection = config.hidden // run.tensor_parallel * 2 * config.hidden
-        yield ParameterTensor(f"mtp.{index}.projection.weight", projection, linear=True)
+        yield _split(f"mtp.{index}.projection.weight", config.hidden // run.tensor_parallel, 2 * config.hidden)
         for name in ("token_norm", "hidden_norm", "norm"):
             yield from _norm(f"mtp.{index}.{name}", config)
         for tensor in layer_parameters(config.prediction_layer, run):

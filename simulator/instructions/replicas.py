@@ -23,6 +23,7 @@ from joulecast.simulator.plan_file.placement import (
     expert_data_fabric,
     expert_ranks,
     group_fabric,
+    tensor_fabric,
 )
 from joulecast.simulator.schedules import (
     BACKWARD,
@@ -231,7 +232,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[Pa
     out += _tied_embedding(plan, impl, parameters)
     shards, zeroed = state_shards(plan), not impl.drops_gradients
     for group in groups:
-        out += optimizer_step(
+        step = optimizer_step(
             group.parameters,
             impl,
             tokens_per_step=plan.tokens,
@@ -239,6 +240,7 @@ def optimizer_launches(plan: Plan, impl: Implementation, parameters: Sequence[Pa
             gradient_shards=shards.expert_gradients if group.experts else shards.gradients,
             zeroed=zeroed,
         )
+        out += placed_launches(step, tensor_fabric(plan))
     out += quantised_weights(parameters, impl.kept_narrow, impl.dtype)
     if impl.gathers_narrow:
         out += _scales_of_shards(plan, impl, parameters, shards.parameters)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.power.uncertain_power import margin, power_changes
-from joulecast.model.training.factors import EXPERTS_SD, HYBRIDS_SD
+from joulecast.model.training.factors import EXPERTS_SD, HYBRIDS_SD, MUON_SD
 from joulecast.model.uncertainty import FEW_DIRECTIONS, NINETY_PERCENT, deviations
 from joulecast.simulator.instructions.clock_columns import in_columns
 from joulecast.simulator.iteration.host_pace import HostChanges
@@ -73,7 +73,8 @@ def conditions_of(prepared: Prepared, description: GpuDescription) -> Conditions
     limit_w = float(np.mean(prepared.power_limits_w))
     precision, nodes = plan.workload.precision, plan.cluster.nodes
     model = plan.workload.model
-    unlike = math.hypot(EXPERTS_SD * (model.experts is not None), HYBRIDS_SD * (model.mixers != ()))
+    muon = MUON_SD * (plan.implementation.muon is not None)
+    unlike = math.hypot(EXPERTS_SD * (model.experts is not None), HYBRIDS_SD * (model.mixers != ()), muon)
     return Conditions(prepared.gpu, description, limit_w, limits, prepared.locked, precision, plan.tp, nodes, unlike)
 
 

@@ -73,7 +73,8 @@ _PASSED_OVER = """
     --moe-router-bias-update-rate --moe-router-padding-for-fp8 --moe-aux-loss-coeff --moe-z-loss-coeff
     --moe-input-jitter-eps --moe-token-drop-policy --moe-apply-probs-on-input
     --moe-enable-deepep --muon-momentum --muon-no-split-qkv --muon-use-nesterov --muon-scale-mode
-    --muon-fp32-matmul-prec --muon-num-ns-steps --muon-tp-mode --muon-extra-scale-factor
+    --muon-fp32-matmul-prec --muon-num-ns-steps --muon-tp-mode --muon-extra-scale-factor --muon-nesterov
+    --muon-coefficient-type --muon-scalar-optimizer --use-layer-wise-param-layout
     --use-torch-optimizer-for-cpu-offload --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads --no-pin-cpu-params
     --optimizer-offload-fraction --dump-param-to-param-group-map --sft-tokenizer-prompt-format --openai-gelu
     --use-te-activation-func --no-align-grad-reduce --no-align-param-gather --align-param-gather

@@ -6,6 +6,8 @@ import re
 
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import Flags
+from joulecast.simulator.job_files.megatron_optimizer import FLAG as OPTIMIZER
+from joulecast.simulator.job_files.megatron_optimizer import is_layer_wise
 
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 VIRTUAL, CHUNKS = "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"
@@ -138,6 +140,8 @@ def _sharding(flags: Flags, draft: Draft) -> None:
     """Optimizer states, gradients and parameters split over the replicas."""
     flag = "--use-distributed-optimizer"
     distributed = flags.on(flag)
+    if is_layer_wise(flags) and not distributed:
+        distributed, flag = True, OPTIMIZER
     strategy_flag = "--data-parallel-sharding-strategy"
     kinds = ("no_shard", "optim", "optim_grads", "optim_grads_params")
     strategy = flags.text(strategy_flag, kinds) or "no_shard"

@@ -8,7 +8,7 @@ from typing import get_args
 from joulecast.model.framework.implementation import RecomputeModule
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import Flags
-from joulecast.simulator.job_files.told import other_optimizer
+from joulecast.simulator.job_files.megatron_optimizer import read_optimizer
 from joulecast.simulator.plan_file.schema_implementation import GraphScope
 
 SEQUENCE, MICRO, BATCH = "--seq-length", "--micro-batch-size", "--global-batch-size"
@@ -219,9 +219,7 @@ def _loss_and_gradients(flags: Flags, draft: Draft) -> None:
             draft.warn(
                 f"moments in {moments[0]} and {moments[1]} (--exp-avg-dtype, --exp-avg-sq-dtype) are forecast in fp32"
             )
-    optimizer = flags.text("--optimizer", ("adam", "sgd", "muon", "dist_muon", "adamw", "lion")) or "adam"
-    if optimizer not in ("adam", "adamw"):
-        raise flags.error(other_optimizer(optimizer, "Adam"), "--optimizer", "Set it to adam to forecast that instead.")
+    read_optimizer(flags, draft)
 
 
 def _experts(flags: Flags, draft: Draft) -> None:

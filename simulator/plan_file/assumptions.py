@@ -10,6 +10,7 @@ from joulecast.simulator.plan_file.documents import document_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
 from joulecast.simulator.plan_file.layer_assumptions import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
+from joulecast.simulator.plan_file.muon import muon_assumptions
 from joulecast.simulator.plan_file.narrow import narrow_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions
 from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
@@ -34,6 +35,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *lora_assumptions(plan),
         *optimizer_assumptions(plan),
         *pair_assumptions(plan),
+        *muon_assumptions(plan),
         *expert_assumptions(plan),
         *stored_assumptions(plan),
         *prediction_assumptions(plan),

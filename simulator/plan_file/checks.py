@@ -17,6 +17,7 @@ from joulecast.simulator.plan_file.layers import check_layers
 from joulecast.simulator.plan_file.lora import check_lora
 from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_optimizer
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
+from joulecast.simulator.plan_file.muon import check_muon
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
 from joulecast.simulator.plan_file.pairs import check_pairs
@@ -75,6 +76,7 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     check_recomputation(plan, source)
     check_deterministic(plan, source)
     check_loss_and_optimizer(plan, source)
+    check_muon(plan, source)
     check_training_loop(plan, source)
     if run.framework == "megatron":
         _narrow_states(plan, source)

@@ -76,6 +76,10 @@ def _one_piece(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.overlap.nanobatches == 1 and parsed.overlap.window != "all"
 
 
+def _no_muon(parsed: PlanFile, model: ModelConfig) -> bool:
+    return parsed.implementation.optimizer != "muon"
+
+
 def _no_run(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.workload.training_tokens is None
 
@@ -101,6 +105,13 @@ _RUN = (
     "Set workload.training_tokens",
 )
 _FAILURES = ("site.node_mtbf_hours", _no_failures, "no node fails", "Set site.node_mtbf_hours")
+_MUON = (
+    "implementation.optimizer",
+    _no_muon,
+    "nothing is stepped by Muon",
+    'Set implementation.optimizer = "muon"',
+)
+MUON_KEYS = ("muon_num_ns_steps", "muon_nesterov", "muon_tp_mode", "muon_split_qkv", "muon_fp32_matmul_prec")
 _NO = "Set parallelism.fsdp = false"
 FEATURES = (
     Feature(
@@ -210,6 +221,7 @@ FEATURES = (
         "the model has no experts to send tokens to",
         "Choose a model with experts",
     ),
+    *(Feature("implementation", name, *_MUON) for name in MUON_KEYS),
     Feature("site", "goodput", *_RUN),
     Feature("site", "node_mtbf_hours", *_RUN),
     Feature("site", "checkpoint_s", *_FAILURES),

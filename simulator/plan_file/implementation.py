@@ -101,6 +101,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         loss_metrics=i.loss_metrics,
         log_probabilities=i.log_probabilities,
         optimizer=i.optimizer,
+        muon=i.muon,
         expert_dispatcher=i.moe_token_dispatcher_type,
         exchange_sms=i.moe_flex_dispatcher_num_sms or EXCHANGE_SMS.get(i.moe_flex_dispatcher_backend),
         hybrid_exchange=i.moe_flex_dispatcher_backend == "hybridep",

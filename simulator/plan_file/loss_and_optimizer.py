@@ -21,7 +21,7 @@ def check_loss_and_optimizer(plan: Plan, source: Source) -> None:
     if run.framework == "megatron":
         for key, what, given in (
             (METRICS, "metrics that take the loss again are", run.loss_metrics > 0),
-            (OPTIMIZER, "a loop over parameters is", run.optimizer != "adamw"),
+            (OPTIMIZER, "a loop over parameters is", run.optimizer == "adamw-for-loop"),
         ):
             if given:
                 remedy = 'Leave the key out, or set implementation.framework = "pytorch-eager".'
@@ -58,7 +58,11 @@ def _main_parameters(plan: Plan, source: Source) -> None:
             "FSDP keeps the parameters themselves in fp32",
             'Set implementation.parameter_precision = "fp32" in place of it',
         ),
-        (run.optimizer != "adamw", f"{run.optimizer} steps the model's own parameters", f"Leave {OPTIMIZER} out"),
+        (
+            run.optimizer not in ("adamw", "muon"),
+            f"{run.optimizer} steps the model's own parameters",
+            f"Leave {OPTIMIZER} out",
+        ),
     ):
         if wrong:
             raise source.error(what, MAIN, remedy=f"{remedy}.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulecast.model.framework.lora import Lora
+from joulecast.model.framework.muon import Muon
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.framework.packing import Packed, Packing
 from joulecast.model.framework.tiling import Tiles
@@ -266,6 +267,7 @@ class Implementation(HashedOnce):
     modules: Modules = "joint"
     dropout: float = 0.0
     deterministic: bool = False
+    muon: Muon | None = None
 
 
 @dataclass(frozen=True, slots=True)

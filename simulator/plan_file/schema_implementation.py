@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from joulecast.model.framework.implementation import AttentionBackend, Framework, Modules
+from joulecast.model.framework.muon import TensorMode
 from joulecast.model.training.factors import Generation
 from joulecast.simulator.plan_file.schema_table import Table
 
@@ -23,6 +24,7 @@ Optimizer = Literal[
     "sgd-momentum",
     "lion-8bit",
     "lion-32bit",
+    "muon",
 ]
 GraphScope = Literal["attn", "mamba", "moe_router", "moe_preprocess"]
 
@@ -161,7 +163,27 @@ class ImplementationTable(Table):
         "adamw",
         description="Fused AdamW, or in pytorch-eager: adamw-for-loop, a kernel for each operation and parameter "
         "(AdamW(foreach=False), Composer's DecoupledAdamW); bitsandbytes' AdamW and Lion with moments in 8 or 32 bits; "
-        "transformers' Adafactor; PyTorch's SGD, without or with momentum.",
+        "transformers' Adafactor; PyTorch's SGD, without or with momentum; or muon: "
+        "torch.optim.Muon or Megatron-Core's for the matrices of layers, AdamW for all else.",
+    )
+    muon_num_ns_steps: int = Field(
+        5, ge=1, lt=100, description="Newton-Schulz iterations by which Muon orthogonalises a matrix."
+    )
+    muon_nesterov: bool | None = Field(
+        None,
+        description="Muon takes the gradient moved towards its momentum, not the momentum alone; default: true in "
+        "pytorch-eager, false in megatron.",
+    )
+    muon_tp_mode: TensorMode = Field(
+        "blockwise",
+        description="Of a matrix that is split over tensor-parallel ranks each takes its own part as if it were one, "
+        "the whole, gathered before (duplicated), or all add up its products (distributed; megatron).",
+    )
+    muon_split_qkv: bool = Field(
+        True, description="Muon takes the joint matrix of queries, keys and values as three (megatron)."
+    )
+    muon_fp32_matmul_prec: Literal["medium", "high"] = Field(
+        "medium", description="Precision of Muon's products: medium is bf16, high is TF32 (megatron)."
     )
     parameter_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None,

@@ -13,6 +13,7 @@ from joulecast.simulator.plan_file.documents import read_documents
 from joulecast.simulator.plan_file.experts import read_load
 from joulecast.simulator.plan_file.layers import windows_matter
 from joulecast.simulator.plan_file.lora import read_lora
+from joulecast.simulator.plan_file.muon import read_muon
 from joulecast.simulator.plan_file.narrow import narrow_of, wide_layers
 from joulecast.simulator.plan_file.network import read_links
 from joulecast.simulator.plan_file.overlap import read_windows
@@ -191,6 +192,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         dropout=table.dropout,
         deterministic=table.deterministic,
         optimizer=table.optimizer,
+        muon=read_muon(table, source),
         parameter_precision=precisions.parameter_dtype(parsed),
         gradient_precision=table.gradient_precision or default,
         optimizer_precision=table.optimizer_precision or precisions.moments_dtype(parsed),

@@ -194,7 +194,7 @@ def test_what_a_plan_cannot_say_is_told(tmp_path, old, new, warning):
         ("--num-query-groups 8", "--num-query-groups 5", r"--num-query-groups.*32 attention heads cannot share 5"),
         ("--vocab-size 128256", "--hybrid-override-pattern MXM", r"--hybrid-override-pattern.*no pattern of layers"),
         ("--vocab-size 128256", "--optimizer-cpu-offload", r"--optimizer-cpu-offload.*host"),
-        ("--vocab-size 128256", "--optimizer muon", r"states of muon are not known"),
+        ("--vocab-size 128256", "--optimizer lion", r"states of lion are not known"),
         ("pretrain_gpt.py", "pretrain_mamba.py", r"layers of a hybrid are known by their pattern"),
         ("--normalization RMSNorm", "--normalization RMSnorm", r"Did you mean 'RMSNorm'"),
         ("then", "", r"train.sh:39: what begins here has no 'then'"),

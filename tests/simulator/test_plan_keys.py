@@ -130,6 +130,11 @@ OTHER: dict[str, dict[str, Any]] = {
         "log_probabilities": "whole",
         "training_loop": "trainer",
         "optimizer": "adamw-for-loop",
+        "muon_num_ns_steps": 8,
+        "muon_nesterov": True,
+        "muon_tp_mode": "distributed",
+        "muon_split_qkv": False,
+        "muon_fp32_matmul_prec": "high",
         "parameter_precision": "fp32",
         "zero_grad_set_to_none": True,
         "gradient_clipping": True,
@@ -242,6 +247,11 @@ BASES: dict[str, dict[str, Any]] = {
         "cluster": cluster(8),
         "parallelism": {"expert_model_parallel_size": 8},
     },
+}
+BASES["Muon"] = BASES["one GPU"] | {
+    "cluster": cluster(16),
+    "parallelism": {"tensor_model_parallel_size": 2},
+    "implementation": MEGATRON | {"optimizer": "muon"},
 }
 BASES["layers computed again by PyTorch"] = BASES["one GPU"] | {"schedule": {"recompute": "full"}}
 BASES["adapters"] = {

@@ -1,0 +1,126 @@
+"""Muon in a plan: its options, what it is not known with, and what a forecast takes for granted of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from joulecast.errors import NotYetError
+from joulecast.model.framework.muon import PRODUCTS, Muon
+
+if TYPE_CHECKING:
+    from joulecast.simulator.plan_file.plan import Plan
+    from joulecast.simulator.plan_file.schema_implementation import ImplementationTable
+    from joulecast.simulator.plan_file.source import Source
+
+KEY, NAME = "implementation.optimizer", "muon"
+#: Keys of Megatron's alone, and what PyTorch's does in their place.
+MEGATRONS = {
+    "muon_tp_mode": "steps matrices that a rank has whole",
+    "muon_split_qkv": "takes each parameter as it is",
+    "muon_fp32_matmul_prec": "multiplies in bf16",
+}
+_ADAMW = 'or set implementation.optimizer = "adamw"'
+
+
+def read_muon(table: ImplementationTable, source: Source) -> Muon | None:
+    """Its options, with the framework's defaults: PyTorch's moves gradients towards their momentum, Megatron's not."""
+    if table.optimizer != NAME:
+        return None
+    megatron = table.framework == "megatron"
+    for key, instead in {} if megatron else MEGATRONS.items():
+        if getattr(table, key) != type(table).model_fields[key].default:
+            what = f"torch.optim.Muon has no such option: it {instead}"
+            remedy = 'Leave the key out, or set implementation.framework = "megatron".'
+            raise source.error(what, f"implementation.{key}", remedy=remedy)
+    return Muon(
+        steps=table.muon_num_ns_steps,
+        nesterov=not megatron if table.muon_nesterov is None else table.muon_nesterov,
+        tensor_mode=table.muon_tp_mode,
+        split_qkv=megatron and table.muon_split_qkv,
+        products=PRODUCTS[table.muon_fp32_matmul_prec],
+    )
+
+
+def check_muon(plan: Plan, source: Source) -> None:
+    """Refuse what neither code runs, or runs in kernels that nobody counted."""
+    run, split, work = plan.implementation, plan.parallelism, plan.workload
+    if run.muon is None:
+        return
+    megatron = run.framework == "megatron"
+    for what, key, wrong, remedy in (
+        (
+            "Muon of parameters that FSDP shards is not known: torch.optim.Muon communicates for every product of "
+            "DTensors, and Megatron refuses it",
+            "parallelism.fsdp",
+            split.fsdp,
+            "Set it to false",
+        ),
+        ("adapters are stepped by AdamW alone", "workload.lora", work.lora is not None, "Leave it out"),
+        (
+            "Muon beside gradients in fp16, which are scaled, is not known",
+            "workload.precision",
+            work.precision == "fp16",
+            'Set it to "bf16"',
+        ),
+        (
+            "Muon of weights that are kept in FP8 or FP4 is not known",
+            f"workload.{work.precision}_param_gather",
+            work.narrow is not None and work.narrow.parameters,
+            "Set it to false",
+        ),
+        (
+            "Muon's momentum is known in fp32",
+            "implementation.optimizer_precision",
+            megatron and run.optimizer_precision != "fp32",
+            "Leave the key out",
+        ),
+        *(() if megatron else _of_pytorch(plan)),
+    ):
+        if wrong:
+            raise source.error(what, key, remedy=f"{remedy}, {_ADAMW}.", kind=NotYetError)
+
+
+def _of_pytorch(plan: Plan) -> tuple[tuple[str, str, bool, str], ...]:
+    """What ``torch.optim.Muon`` does not do, or nobody does with it."""
+    run, split = plan.implementation, plan.parallelism
+    return (
+        (
+            "torch.optim.Muon refuses experts, whose weights PyTorch keeps in one tensor of three dimensions",
+            KEY,
+            plan.workload.model.experts is not None,
+            'Set implementation.framework = "megatron"',
+        ),
+        (
+            "torch.optim.Muon is known of matrices that a rank has whole",
+            "parallelism.tensor_model_parallel_size",
+            plan.tp > 1,
+            "Set it to 1",
+        ),
+        (
+            "torch.optim.Muon is known of states that a rank has whole",
+            "parallelism.distributed_optimizer",
+            split.distributed_optimizer,
+            "Set it to false",
+        ),
+        (
+            "torch.optim.Muon steps the parameters themselves",
+            "implementation.main_parameters",
+            run.main_parameters,
+            "Leave the key out",
+        ),
+    )
+
+
+def muon_assumptions(plan: Plan) -> tuple[str, ...]:
+    """What Muon is taken to do."""
+    if plan.implementation.muon is None:
+        return ()
+    which = "Muon steps the weights of layers' linear layers, AdamW embedding, head, norms and biases"
+    if plan.implementation.framework != "megatron":
+        return (which,)
+    counted = "Megatron's kernels of it are counted from its code, none was measured"
+    if plan.parallelism.distributed_optimizer and plan.summing > 1:
+        return (
+            f"{which}; {counted}; of the replicas, which share whole matrices, all wait for the one with most to do",
+        )
+    return (f"{which}; {counted}",)
