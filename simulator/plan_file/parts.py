@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from joulecast.model.framework.implementation import (
         AttentionBackend,
         Framework,
+        LigerKernel,
         Modules,
         Recompute,
         RecomputeModule,
@@ -264,6 +265,7 @@ class Implementation(HashedOnce):
     gradient_clipping: bool = True
     zero_grad_set_to_none: bool = False
     modules: Modules = "joint"
+    liger_kernel: tuple[LigerKernel, ...] = ()
     dropout: float = 0.0
     deterministic: bool = False
 
