@@ -162,6 +162,8 @@ def modules(row: Configuration) -> dict[str, Any]:
         found["dropout"] = row["dropout"]
     if row.get("log_probabilities") is not None:
         found["log_probabilities"] = str(row["log_probabilities"])
+    if row.get("liger_kernel"):
+        found["liger_kernel"] = row["liger_kernel"]
     return found
 
 

@@ -23,6 +23,8 @@ AttentionBackend = Literal[
 #: ``joint``: one product for queries, keys and values, one for gate and up, fused norms; or the modules of
 #: Hugging Face's ``transformers`` or of ``torchtitan`` (:mod:`joulecast.model.transformer.modules_layer`).
 Modules = Literal["joint", "transformers", "torchtitan"]
+#: Kernels of Liger that stand in for those of transformers' modules (:mod:`joulecast.model.transformer.liger_kernels`).
+LigerKernel = Literal["rms_norm", "rope", "swiglu", "geglu", "cross_entropy", "fused_linear_cross_entropy"]
 #: Parts of a layer that may be computed again, see :mod:`joulecast.model.memory.recomputation`.
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts", "moe"]
 
@@ -172,6 +174,10 @@ class Implementation(HashedOnce):
         How Muon steps matrices in place of AdamW, ``None`` where it does not.
     clipped
         Whether gradients are scaled to a norm before ``pytorch-eager``'s step; Megatron always takes their norm.
+    liger
+        Kernels of Liger that ``transformers``' modules run.
+    scaled_loss
+        Whether the loss's gradient is not one, so that what Liger made in the forward is multiplied in the backward.
     documents
         What packed sequences consist of, on the rank with most to do; ``None``: attention sees all of a sequence.
     """
@@ -245,6 +251,8 @@ class Implementation(HashedOnce):
     muon: Muon | None = None
     clipped: bool = False
     documents: Documents | None = None
+    liger: tuple[LigerKernel, ...] = ()
+    scaled_loss: bool = False
 
     def __post_init__(self) -> None:
         for kind, known in _NAMES.items():

@@ -9,12 +9,13 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import lora_kept, modules_kept, pairs_kept
+from joulecast.model.memory import liger_kept, lora_kept, modules_kept, pairs_kept
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
     delta_net,
     hybrid_exchange,
+    liger_loss,
     math_attention,
     multi_token,
     operator_checkpoints,
@@ -242,6 +243,9 @@ def head_bytes(s: Shard) -> float:
     if pairs_kept.chunked(s):
         return pairs_kept.head_bytes(s)
     if s.implementation.modules != "joint":
+        if liger_loss.fused(s):
+            ready = liger_kept.input_gradient_bytes(s) + liger_kept.weight_gradient_bytes(s, vocab)
+            return modules_kept.final_norm_bytes(s) + ready
         ends = modules_kept.final_norm_bytes(s) + modules_kept.head_weight_bytes(s, vocab)
         return ends + s.tokens * vocab * _kept_logit_bytes(s)
     whole = s.activation_bytes if s.implementation.sequence_parallel else boundary_bytes(s)
@@ -285,6 +289,10 @@ def loss_transient_bytes(s: Shard) -> float:
     weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
     if s.implementation.log_probabilities:
         return pairs_kept.loss_transient_bytes(s, vocab, weight)
+    if liger_loss.fused(s):
+        return liger_kept.transient_bytes(s, vocab)
+    if liger_loss.alone(s):
+        return max(logits, weight + boundary_bytes(s))
     if s.implementation.fused_loss:
         return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
     if head_is_split(s.implementation) and s.implementation.modules == "torchtitan":

@@ -24,6 +24,8 @@ from joulecast.model.transformer import (
     family_attention,
     float8_linear,
     gated_attention,
+    liger_kernels,
+    liger_loss,
     masked_attention,
     math_attention,
     modules_activation,
@@ -44,7 +46,7 @@ WIDE = 4.0
 FORMULA_TENSORS, PLAIN_TENSORS = 5, 2
 #: The same in units of a narrow tensor where autocast takes the power, and what follows, in fp32.
 FORMULA_AUTOCAST = 8
-#: The same of a gated MLP, eager and compiled.
+#: The same of a gated MLP, eager and where its activation is computed again: compiled, or by Liger's kernel.
 GATED_TENSORS, GATED_COMPILED = 4, 3
 
 
@@ -97,8 +99,9 @@ def first_norm_bytes(s: Shard) -> float:
 
 
 def final_norm_bytes(s: Shard) -> float:
-    """Of the norm in front of the head, its result included where the head's weight has a gradient."""
-    size = float(DTYPE_BYTES[s.implementation.dtype]) if s.implementation.lora is None else 0.0
+    """Of the norm in front of the head, its result included where the backward makes the head's weight's gradient."""
+    read = s.implementation.lora is None and not liger_loss.fused(s)
+    size = float(DTYPE_BYTES[s.implementation.dtype]) if read else 0.0
     return final_norm_input_bytes(s) + s.config.hidden * size * s.tokens
 
 
@@ -162,8 +165,8 @@ def _mlp_width(s: Shard) -> int:
 def _mlp_tensors_width(s: Shard) -> int:
     """Of all that the gradients of activation and weights read."""
     if s.config.gated_mlp:
-        compiled = GATED_COMPILED - _cast_anew(s)
-        return s.ffn * (compiled if s.implementation.compiled else GATED_TENSORS)
+        again = s.implementation.compiled or liger_kernels.gated(s)
+        return s.ffn * (GATED_COMPILED - _cast_anew(s) if again else GATED_TENSORS)
     if modules_activation.formula(s):
         mixed = s.implementation.autocast and not s.implementation.prepared
         return s.ffn * (FORMULA_AUTOCAST if mixed else FORMULA_TENSORS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import modules_kept
+from joulecast.model.memory import liger_kept, modules_kept
 from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -98,7 +98,8 @@ def gathered_at_peak(
         return during
     read = reference_transient_bytes(one.shard)
     compared = between + of_reference + read if read else 0.0
-    moments = [between + one.loss_transient, compared, during + one.layer_transient - one.ends, transient]
+    freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
+    moments = [between + one.loss_transient, compared, during + one.layer_transient - freed, transient]
     if transient > max(one.layer_transient, one.loss_transient):  # what is outside of the layers comes last
         moments.append(between + transient)
     return max(moments) - transient

@@ -9,8 +9,8 @@ A layer in each framework, which calls the modules named behind it:
   (with ``modules_router``, ``expert_weights``, ``modules_shared`` and ``masked_values``), and ``dropout``. Attention is
   PyTorch's (``masked_attention``, or ``math_attention`` where no fused kernel takes it), ``transformers_attention``,
   or ``family_attention`` where a family's code is like no other's. ``modules_compiled``: fused by ``torch.compile``;
-  ``operator_checkpoints``: computed again in part. ``lora_linear``: adapters (LoRA) beside linear layers, and
-  ``frozen``: what a backward then leaves out.
+  ``operator_checkpoints``: computed again in part. ``liger_kernels`` and ``liger_loss``: Liger's kernels in their
+  place. ``lora_linear``: adapters (LoRA) beside linear layers, and ``frozen``: what a backward then leaves out.
 - ``megatron_layer``: Megatron-Core with Transformer Engine, of ``core_attention``, ``megatron_mlp`` or ``moe``, and
   ``megatron_linear`` layers; ``megatron_norm``: gradients of norms; ``megatron_rotary`` embedding.
 

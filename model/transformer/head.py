@@ -19,7 +19,15 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.unaligned import FAST_BYTES
-from joulecast.model.transformer import autocast_linear, dropout, log_probabilities, loss, pytorch_norm, softcap
+from joulecast.model.transformer import (
+    autocast_linear,
+    dropout,
+    liger_loss,
+    log_probabilities,
+    loss,
+    pytorch_norm,
+    softcap,
+)
 from joulecast.model.transformer import eager_layer as layer
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
@@ -172,6 +180,8 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     if implementation.log_probabilities == log_probabilities.CHUNKED:
         tiles = log_probabilities.chunked_forward(s, vocab)
         return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *tiles)
+    if liger_loss.fused(s):
+        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *liger_loss.fused_forward(s, vocab))
     return (
         *pytorch_norm.forward("norm", s),
         *layer.enter_forward("head", s),
@@ -212,6 +222,9 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
             *kernels,
             *sums,
         )
+    if liger_loss.fused(s):
+        added = layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep)
+        return (*liger_loss.fused_backward(s, vocab, done), *added, *kernels, *sums)
     return (
         *loss.backward(s, vocab, split=split),
         *capped,

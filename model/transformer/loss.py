@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, collective, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import log_probabilities
+from joulecast.model.transformer import liger_loss, log_probabilities
 from joulecast.model.transformer.row_operators import widened
 
 #: Cycles of an SM for a logit whose exponential Inductor's kernels take, in the loss and in its gradient: one kernel
@@ -78,6 +78,8 @@ def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
             issued("unary", "loss.log_softmax", logits, FUSED * logits, activity=1.0, writes=0),
             streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
         )
+    if liger_loss.alone(s):
+        return liger_loss.alone_forward(s, vocab)
     return (
         *((widened("loss.widen", logits, s.implementation.dtype),) if dtype != s.implementation.dtype else ()),
         streaming("log_softmax", "loss.log_softmax", logits, dtype=dtype, rows=tokens, columns=vocab),
@@ -101,6 +103,8 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
             streaming("fill", "loss.grad.fill", logits, reads=0, dtype=s.implementation.dtype),
             issued("unary", "loss.log_softmax.grad", logits, FUSED * logits, activity=1.0),
         )
+    if liger_loss.alone(s):
+        return liger_loss.alone_backward(s, vocab)
     narrow = streaming("unary", "loss.round", logits, writes=0.5, dtype="fp32")
     return (
         streaming("fill", "loss.grad.one", 1, reads=0, dtype=dtype),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import unfused_norm
+from joulecast.model.transformer import liger_kernels, unfused_norm
 
 
 def unfused(s: Shard) -> bool:
     """Whether RMSNorm, or Cohere's layer norm, is made of tensor operations."""
     run, written = s.implementation, s.config.norm == "rmsnorm" or s.config.norm_formula == "centred"
-    return run.modules == "transformers" and written and not run.compiled
+    return run.modules == "transformers" and written and not run.compiled and not liger_kernels.normed(s)
 
 
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
+    if liger_kernels.normed(s):
+        return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.config.hidden),)
     if unfused(s):
         return unfused_norm.forward(name, s.stream, s.norm_tokens, s.config.hidden)
     return (*_shifted(name, s), eager.norm_forward(name, s.stream))
@@ -38,6 +42,8 @@ def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     if not eager.after_block(s):
         return eager.branch_norm_forward(name, s)
     norm = eager.branch_norm(name, s)
+    if liger_kernels.normed(s):
+        return (liger_kernels.norm_forward(norm, s, s.norm_tokens, s.config.hidden),)
     return (
         unfused_norm.forward(norm, s, s.norm_tokens, s.config.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
     )
@@ -50,18 +56,25 @@ def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]
     norm = eager.branch_norm(name, s)
     kernels, _ = eager.norm_backward(norm, s, accumulate)
     _, sums = eager.norm_backward(norm, s.stream, accumulate)
-    if unfused(s):
-        kernels = unfused_norm.backward(norm, s, s.norm_tokens, s.config.hidden, "" if accumulate else f"{norm}.weight")
+    if undone := _undone(s):
+        kernels = undone(norm, s, s.norm_tokens, s.config.hidden, "" if accumulate else f"{norm}.weight")
     return (*kernels, *sums)
 
 
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels, and the accumulation of its parameters' gradients."""
     kernels, sums = eager.norm_backward(name, s.stream, accumulate)
-    if unfused(s):
+    if undone := _undone(s):
         done = "" if accumulate else f"{name}.weight"
-        kernels = unfused_norm.backward(name, s.stream, s.norm_tokens, s.config.hidden, done)
+        kernels = undone(name, s.stream, s.norm_tokens, s.config.hidden, done)
     return kernels, sums
+
+
+def _undone(s: Shard) -> Callable[..., tuple[Launch, ...]] | None:
+    """Gradient of a norm that is not PyTorch's fused one."""
+    if liger_kernels.normed(s):
+        return liger_kernels.norm_backward
+    return unfused_norm.backward if unfused(s) else None
 
 
 def half_backward(

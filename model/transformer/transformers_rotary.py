@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import liger_kernels
 from joulecast.model.transformer.rotary import rotated
 from joulecast.model.transformer.row_operators import rounded, widened
 
@@ -40,7 +41,7 @@ def _key_heads(s: Shard) -> int:
 
 def parted(s: Shard) -> bool:
     """Whether a part of each head is rotated and joined to the rest, of which there may be none."""
-    return s.config.rotary_fraction < 1 or s.config.sliced_projections
+    return (s.config.rotary_fraction < 1 or s.config.sliced_projections) and not liger_kernels.rotated(s)
 
 
 def wide_table(s: Shard) -> bool:
@@ -51,6 +52,8 @@ def wide_table(s: Shard) -> bool:
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and keys."""
     launches: list[Launch] = []
+    if liger_kernels.rotated(s):
+        return liger_kernels.rotary(s)
     if s.config.paired_rotary:
         return _paired(s)
     if wide_table(s):
@@ -73,6 +76,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, without the copies that turn it."""
+    if liger_kernels.rotated(s):
+        return liger_kernels.rotary(s, ".grad")
     if s.config.paired_rotary:
         return _paired_backward(s)
     if s.config.half_rotary and not wide_table(s):
@@ -201,7 +206,9 @@ def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
 
 
 def turned(part: str, s: Shard) -> tuple[Launch, ...]:
-    """Copy of the gradient of queries or keys from heads first to tokens first; nothing without rotation."""
+    """Copy of the gradient of queries or keys from heads first to tokens first; nothing without PyTorch's rotation."""
+    if liger_kernels.rotated(s):
+        return ()
     return tuple(turn(f"rotary.{part}.grad.clone", whole, s) for name, whole in _parts(s) if name == part)
 
 

@@ -21,6 +21,7 @@ from joulecast.simulator.job_files.preferences import objective_of, put_pairs
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import packed, unpacked
 from joulecast.simulator.job_files.trainer_kernels import read_kernels
+from joulecast.simulator.job_files.trainer_liger import read_liger
 from joulecast.simulator.job_files.trainer_names import PASSED_OVER, REFUSED, WARNED
 
 MICRO, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
@@ -124,6 +125,7 @@ def trainer_draft(
     read_sharding(arguments, accelerate, draft, mixed=mixed)
     if objective is not None:
         put_pairs(arguments, draft, objective, adapted=adapted, tiled=dialect.tiles_logits)
+    read_liger(arguments, draft, asked)
     if adapted:
         put_precision(arguments, draft, loads_narrow=mixed and dialect.loads_frozen_narrow)
     if mixed and not dialect.pure:

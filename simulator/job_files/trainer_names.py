@@ -46,15 +46,9 @@ REFUSED: Mapping[str, str] = by_name(
         "fp8": "FP8 is not known of Hugging Face's layers",
     }
 )
-_LIGER = (
-    "norms, rotary embedding, MLP and loss are forecast in transformers' own kernels, Liger's are fused: with them the "
-    "iteration is shorter, and the logits take no memory"
-)
 #: What these change, where a plan cannot say it.
 WARNED: Mapping[str, str] = by_name(
     {
-        "use_liger_kernel use_liger enable_liger_kernel liger_fused_linear_cross_entropy": _LIGER,
-        "liger_rms_norm liger_rope liger_swiglu liger_glu_activation": _LIGER,
         "group_by_length train_sampling_strategy": "tokens of samples decide; they are forecast all of one length",
         "auto_find_batch_size": "the forecast is of the batch that is written, not of a smaller one that is found",
         "torch_empty_cache_steps": "freeing and allocating memory is not forecast",

@@ -14,6 +14,7 @@ from joulecast.simulator.plan_file.deterministic import check_deterministic
 from joulecast.simulator.plan_file.documents import check_documents
 from joulecast.simulator.plan_file.experts import check_experts
 from joulecast.simulator.plan_file.layers import check_layers
+from joulecast.simulator.plan_file.liger import check_liger
 from joulecast.simulator.plan_file.lora import check_lora
 from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_optimizer
 from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
@@ -78,6 +79,7 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     check_loss_and_optimizer(plan, source)
     check_muon(plan, source)
     check_training_loop(plan, source)
+    check_liger(plan, source)
     if run.framework == "megatron":
         _narrow_states(plan, source)
         check_no_compile(plan, source)

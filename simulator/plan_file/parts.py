@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from joulecast.model.framework.implementation import (
         AttentionBackend,
         Framework,
+        LigerKernel,
         Modules,
         Recompute,
         RecomputeModule,
@@ -265,6 +266,7 @@ class Implementation(HashedOnce):
     gradient_clipping: bool = True
     zero_grad_set_to_none: bool = False
     modules: Modules = "joint"
+    liger_kernel: tuple[LigerKernel, ...] = ()
     dropout: float = 0.0
     deterministic: bool = False
     muon: Muon | None = None

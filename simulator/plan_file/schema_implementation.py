@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from joulecast.model.framework.implementation import AttentionBackend, Framework, Modules
+from joulecast.model.framework.implementation import AttentionBackend, Framework, LigerKernel, Modules
 from joulecast.model.framework.muon import TensorMode
 from joulecast.model.training.factors import Generation
 from joulecast.simulator.plan_file.schema_table import Table
@@ -110,6 +110,12 @@ class ImplementationTable(Table):
         "up, fused norms; transformers: Hugging Face's, where RMSNorm is tensor operations in fp32 and compile takes a "
         "whole model; torchtitan: fused norms, rotary embedding in complex numbers. Both: products of their own, "
         "logits and loss in fp32.",
+    )
+    liger_kernel: bool | list[LigerKernel] = Field(
+        False,
+        description="Kernels of Liger that the modules of transformers run (use_liger_kernel). true: what it swaps by "
+        "default, norms, rotary embedding, the gate of the MLP, and head and loss in one, which never has all logits; "
+        "or a list of kernels.",
     )
     dropout: float = Field(
         0.0,

@@ -153,7 +153,7 @@ def explain(error: ValidationError, source: Source, tables: Mapping[str, type[Ba
     """One readable error for a failed validation: a misspelt key first, often the cause of a missing one."""
     details = sorted(error.errors(include_url=False), key=_rank)
     first = details[0]
-    location = [str(part) for part in first["loc"] if str(part) not in _UNION_BRANCHES]
+    location = [str(part) for part in first["loc"] if not _is_branch(str(part))]
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
         if location[-1] in SPACE_TABLES:
@@ -178,8 +178,13 @@ _UNION_BRANCHES = {
     "list[str]",
     "literal['balanced']",
     "bool",
-    "list[literal['attn','mamba','moe_router','moe_preprocess']]",
 }
+
+
+def _is_branch(part: str) -> bool:
+    """Whether a part of a location names a branch of a union, such as a list of known words, and no key."""
+    return part in _UNION_BRANCHES or part.startswith("list[literal[")
+
 
 #: Errors of one branch of a union, and types of value, of which the other branch says better what is wrong.
 _OTHER_BRANCH = {

@@ -12,6 +12,7 @@ from joulecast.simulator.plan_file import names, precisions, stages
 from joulecast.simulator.plan_file.documents import read_documents
 from joulecast.simulator.plan_file.experts import read_load
 from joulecast.simulator.plan_file.layers import windows_matter
+from joulecast.simulator.plan_file.liger import swapped_kernels
 from joulecast.simulator.plan_file.lora import read_lora
 from joulecast.simulator.plan_file.muon import read_muon
 from joulecast.simulator.plan_file.narrow import narrow_of, wide_layers
@@ -189,6 +190,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         host_launch_us=table.host_launch_us,
         compile=table.compile,
         modules=table.modules,
+        liger_kernel=swapped_kernels(table.liger_kernel, model),
         dropout=table.dropout,
         deterministic=table.deterministic,
         optimizer=table.optimizer,

@@ -101,6 +101,8 @@ def _memory_errors(file: str) -> dict[str, float]:
         ("train_families_second.jsonl", 6, 6, 0.01),
         ("train_families_third.jsonl", 23, 26, 0.04),
         ("train_host.jsonl", 15, 16, 0.17),
+        ("train_liger.jsonl", 12, 14, 0.021),
+        ("train_liger_second.jsonl", 15, 16, 0.018),
         ("train_megatron.jsonl", 10, 21, 0.035),
         ("train_megatron_second.jsonl", 6, 20, 0.045),
     ],

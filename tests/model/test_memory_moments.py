@@ -135,3 +135,11 @@ def test_chunks_keep_what_is_under_way_in_each() -> None:
     inner, last = (memory_footprint(LLAMA, run, 1, 4096, rank) for rank in (apart, replace(apart, ends=(False, True))))
     assert one.ends > 0
     assert last.activations - inner.activations == pytest.approx(2 * one.ends)
+
+
+def test_a_heads_gradient_that_the_forward_made_stays_while_layers_go() -> None:
+    """FSDP holds it whole until the end; only the rest of what the head kept is freed by a layer's backward."""
+    run = replace(EAGER, modules="transformers", gathered=True)
+    fused = replace(run, liger=("fused_linear_cross_entropy",))
+    plain, liger = (gathered_at_peak((1e9, 9e9, 0.0), 7e9, micro_batch(one), ONLY) for one in (run, fused))
+    assert liger - plain == pytest.approx(HEAD * 1e9)

@@ -342,7 +342,7 @@ def test_other_ways_to_say_it_in_axolotl(tmp_path, old, new, key, expected):
 @pytest.mark.parametrize(
     ("plugins", "told"),
     [
-        ("\n  - axolotl.integrations.liger.LigerPlugin", ["use_liger_kernel: norms"]),
+        ("\n  - axolotl.integrations.liger.LigerPlugin", []),
         (" axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin", ["chunked_cross_entropy: the loss"]),
         ("\n  - our.plugins.Thing", ["not regarded: Thing"]),
         ("", []),
@@ -354,6 +354,51 @@ def test_plugins_of_axolotl_are_told(tmp_path, plugins, told):
     added = [words for words in found.warnings if words not in plain.warnings]
     assert [any(words.startswith(start) for words in added) for start in told] == [True] * len(added)
     assert set(found.passed_over) == set(plain.passed_over)
+
+
+@pytest.mark.parametrize(
+    ("written", "model", "expected"),
+    [
+        ("use_liger_kernel: true", "Qwen/Qwen2.5-7B", True),
+        ("enable_liger_kernel: true", "Qwen/Qwen2.5-7B", True),
+        ("use_liger_kernel: false", "Qwen/Qwen2.5-7B", None),
+        (
+            "use_liger_kernel: true\nliger_kernel_config:\n  rope: false\n  fused_linear_cross_entropy: false\n"
+            "  cross_entropy: true",
+            "google/gemma-7b",
+            ["cross_entropy", "geglu", "rms_norm"],
+        ),
+    ],
+)
+def test_ligers_switch_becomes_its_kernels(tmp_path, written, model, expected):
+    job = f"model_name_or_path: {model}\nper_device_train_batch_size: 1\nmax_length: 1024\nbf16: true\n{written}\n"
+    found = convert(tmp_path, job, "sft.yaml", gpus=1)
+    assert found.tables["implementation"].get("liger_kernel") == expected
+    assert not any("liger" in words.lower() for words in found.warnings)
+    assert "liger_kernel_config" not in found.passed_over
+
+
+def test_axolotls_switches_each_swap_a_kernel(tmp_path):
+    plugin = "plugins:\n  - axolotl.integrations.liger.LigerPlugin\n"
+    some = f"{AXOLOTL}{plugin}liger_rope: true\nliger_glu_activation: true\nliger_layer_norm: true\n"
+    found = convert(tmp_path, some, "axolotl.yml", gpus=8)
+    assert found.tables["implementation"]["liger_kernel"] == ["rope", "swiglu"]
+    assert not any("liger" in words for words in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "why"),
+    [
+        ("mistralai/Mixtral-8x7B-v0.1", "dtype: bfloat16\n", "experts"),
+        ("meta-llama/Llama-3.2-1B", "torch_compile: true\n", "compiled"),
+    ],
+)
+def test_where_ligers_kernels_are_not_known_it_is_told(tmp_path, model, more, why):
+    job = f"model_name_or_path: {model}\nper_device_train_batch_size: 1\nmax_length: 1024\nbf16: true\n{more}"
+    found = convert(tmp_path, f"{job}use_liger_kernel: true\n", "sft.yaml", gpus=1)
+    assert "liger_kernel" not in found.tables["implementation"]
+    (told,) = (words for words in found.warnings if words.startswith("use_liger_kernel: Liger's kernels"))
+    assert why in told
 
 
 def test_a_model_may_be_a_folder_above_the_job(tmp_path):

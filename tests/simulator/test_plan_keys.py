@@ -139,6 +139,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "zero_grad_set_to_none": True,
         "gradient_clipping": True,
         "modules": "torchtitan",
+        "liger_kernel": True,
         "dropout": 0.1,
         "deterministic": True,
         "gradient_precision": "bf16",

@@ -171,6 +171,21 @@ def test_iterations_of_pairs_of_sequences() -> None:
         assert one["memory_error_percent"] <= 0.4
 
 
+def test_ligers_kernels_in_the_code_of_transformers() -> None:
+    """6.0 and 4.6 % off when first looked at; each list has a model that waits for its host, some under autocast."""
+    for file, rows, waiting, worst in (
+        ("train_liger.jsonl", 14, "train_liger_gemma-3-1b_S4096_mb2", 0.085),
+        ("train_liger_second.jsonl", 16, "train_liger_llama-3.2-1b_S2048_mb1", 0.068),
+    ):
+        summary, errors = iterations(file, rows)
+        assert summary["time_error_percent"] <= 3.7 and summary["energy_error_percent"] <= 2.2
+        assert summary["energy_inside_percent"] >= 90.0 and summary["memory_error_percent"] <= 0.5
+        others = {name: abs(error) for name, error in errors.items() if name != waiting}
+        assert max(others.values()) <= worst
+        assert max(error for name, error in others.items() if "_amp" not in name) <= 0.048
+        assert abs(errors[waiting]) <= 0.26
+
+
 def test_iterations_of_packed_documents() -> None:
     """Flex attention and a mask, 0.5 % off when first looked at; on a derived card 3.3 %."""
     summary, errors = iterations("train_documents.jsonl", 5)
