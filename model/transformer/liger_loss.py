@@ -29,7 +29,7 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer import autocast_linear
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Cycles of an SM for a logit, for one that is capped beside that, and for a row, of the kernel of loss and gradient,
 #: of which an SM has one row at a time: rows of 32,000 to 262,144 logits on an H200, alone and in iterations, are met
@@ -72,7 +72,7 @@ def fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     zeros = [streaming("fill", "head.dgrad.fill", s.tokens * hidden, reads=0, dtype=stream)]
     if run.lora is None:
         zeros.append(streaming("fill", "head.wgrad.fill", vocab * hidden, reads=0, dtype=stream))
-    once = (autocast_linear.rounded("head.weight.again", vocab * hidden),) if run.autocast else ()
+    once = (rounded("head.weight.again.round", vocab * hidden),) if run.autocast else ()
     last = _chunk(s, rest, vocab) if rest else ()
     return (*zeros, *once, *_chunk(s, rows, vocab) * whole, *last)
 
@@ -98,7 +98,7 @@ def _chunk(s: Shard, rows: int, vocab: int) -> tuple[Launch, ...]:
         gradients("head.liger", rows, vocab, dtype, capped=s.config.logit_softcap),
         input_gradient("head", rows, vocab, hidden, dtype),
         *((widened("head.dgrad.widen", values, dtype),) if run.autocast else ()),
-        *((autocast_linear.rounded("head.wgrad", values),) if run.autocast and run.lora is None else ()),
+        *((rounded("head.wgrad.round", values),) if run.autocast and run.lora is None else ()),
         *((Launch(summed),) if run.lora is None else ()),
     )
 
@@ -133,7 +133,7 @@ def alone_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Its gradient, which the forward made, times the loss's and rounded."""
     logits = s.tokens * vocab
     scale = (_scaled("loss.liger.grad.scale", s.tokens, vocab, "fp32"),) if s.implementation.scaled_loss else ()
-    narrow = (autocast_linear.rounded("loss.grad", logits),) if s.implementation.dtype != "fp32" else ()
+    narrow = (rounded("loss.grad.round", logits),) if s.implementation.dtype != "fp32" else ()
     return (*scale, *narrow)
 
 
