@@ -19,7 +19,7 @@ from joulecast.cli import main
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.kernels.lowering import lower
+from joulecast.model.kernels.lowering import ADDED_SHARE, lower
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
 from joulecast.model.predict import predict_work
@@ -217,7 +217,8 @@ def seconds(operator: Any, gpu: str = "a100-sxm-80gb", **window: float) -> float
 def test_adding_to_a_wide_result_moves_more_bytes() -> None:
     plain, added = (Gemm(8192, 8192, 64, **more) for more in ({}, {"out_dtype": "fp32", "accumulate": True}))
     assert added.output_bytes_per_element == 4 * plain.output_bytes_per_element
-    assert 2.5 < seconds(added) / seconds(plain) < 4.5
+    # Of a result in fp32 that is read and written, four times the bytes, 0.54 of the bandwidth is reached.
+    assert 4.0 < seconds(added) / seconds(plain) < 4.0 / ADDED_SHARE
 
 
 def test_separate_products_overlap_in_part() -> None:

@@ -137,12 +137,12 @@ def test_doctor(capsys):
 
 
 def test_doctor_survives_broken_vendor_bindings(capsys, monkeypatch):
-    from joulecast.commands import doctor
+    from joulecast.command_line import machine
 
     def broken():
         raise KeyError("ROCM_HOME")
 
-    monkeypatch.setattr(doctor, "amd_devices", broken)
+    monkeypatch.setattr(machine, "amd_devices", broken)
     status, out, _ = run(capsys, "doctor", "--json")
     assert status == 0
     assert json.loads(out)["amd"]["problem"].startswith("KeyError")

@@ -317,7 +317,7 @@ def test_building_all_lists_is_quick(calls_of: Callable[[Callable[[], object]], 
         for function in functions:
             function(config, implementation, 1, 8192)
 
-    assert calls_of(build) < 500
+    assert calls_of(build) < 520
     assert calls_of(build) < 30
 
 

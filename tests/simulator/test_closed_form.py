@@ -525,13 +525,13 @@ def test_one_micro_batch_of_a_folded_pipeline_hides_nothing():
         pp=8,
         batch=1,
         schedule="zb-v",
-        sequence=2048,
+        sequence=1024,
         context_parallel_size=8,
         distributed_optimizer=True,
     )
     quick, full = closed_form([one]), forecast(one, must_fit=False)
-    assert float(quick.time_s[0]) == pytest.approx(full.time_s, rel=1e-5)
-    assert float(quick.energy_j[0]) == pytest.approx(full.energy_j, rel=1e-5)
+    assert float(quick.time_s[0]) == pytest.approx(full.time_s, rel=1e-6)
+    assert float(quick.energy_j[0]) == pytest.approx(full.energy_j, rel=1e-6)
 
 
 def test_interleaved_ranks_with_limits_of_their_own_are_walked_through_at_their_clocks():
