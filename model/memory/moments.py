@@ -123,8 +123,8 @@ def rounded_forward_bytes(
         The stage, as :func:`joulecast.model.memory.states.parameter_bytes` takes it.
     """
     run = one.shard.implementation
-    if not run.autocast or run.lora is not None or run.compiled or run.recompute != "full":
+    if not run.autocast or run.compiled or run.recompute != "full":
         return 0.0
-    config, implementation, layers, _, _, others = held
+    config, implementation, layers, _, last, others = held
     weights, _ = parameter_bytes(config, implementation, layers, False, False, others)
-    return weights.elements * DTYPE_BYTES[run.dtype] / run.recompute_interval + forward_bytes(one.shard)
+    return weights.elements * DTYPE_BYTES[run.dtype] / run.recompute_interval + forward_bytes(one.shard, last=last)

@@ -56,8 +56,10 @@ def reference_transient_bytes(s: Shard) -> float:
     return max(_layer_bytes(s), head)
 
 
-def forward_bytes(s: Shard) -> float:
-    """The most that a forward whose layers keep nothing holds at once beside what is kept."""
+def forward_bytes(s: Shard, *, last: bool) -> float:
+    """The most that a forward whose layers keep nothing holds at once beside what is kept, the ``last`` stage's too."""
+    if not last:
+        return _layer_bytes(s)
     size = DTYPE_BYTES[s.implementation.dtype]
     tile = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
     return max(_layer_bytes(s), tile if chunked(s) else (size + WIDE) * s.tokens * s.config.vocab)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from joulecast.errors import InputError
-from joulecast.model.transformer.log_probabilities import TILE_TOKENS, TILE_WORDS
+from joulecast.model.transformer.log_probabilities import CAPPED, FOLDED, TILE_TOKENS, TILE_WORDS, TURNED
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program
@@ -61,6 +61,19 @@ def test_the_loss_is_folded_tile_by_tile() -> None:
     assert plan(**WHOLE).implementation.log_probabilities == ""
 
 
+def test_caps_on_logits_are_taken_while_they_are_folded() -> None:
+    capped, plain = plan(workload={"model": "gemma-2-9b"}), plan(workload={"model": "gemma-7b"})
+
+    def cycles(of: Plan, kind: str, name: str) -> float:
+        found = next(x.operator for x in launches(of, kind) if x.operator.name == name)
+        return found.sm_cycles / found.elements
+
+    assert plain.workload.model.vocab == capped.workload.model.vocab
+    assert cycles(plain, "forward", "log_probs.fold") == pytest.approx(FOLDED)
+    assert cycles(capped, "forward", "log_probs.fold") == pytest.approx(FOLDED + CAPPED)
+    assert cycles(capped, "backward", "log_probs.turn") == pytest.approx(TURNED + CAPPED)
+
+
 def test_only_scored_tokens_reach_the_head() -> None:
     model = plan().workload.model
     each = 2.0 * model.vocab * model.hidden
@@ -93,7 +106,7 @@ def test_copies_that_autocast_caches_are_held_in_a_forward_whose_layers_are_comp
     tile = 2.0 * TILE_WORDS * (BATCH * (LENGTH - 1) + model.hidden)
     assert held.transient == pytest.approx(rounded + tile)
     frozen = {**again, "workload": {**again["workload"], **ADAPTERS}}
-    assert footprint_of(plan(**frozen), 0).transient < rounded
+    assert footprint_of(plan(**frozen), 0).transient < rounded  # frozen weights are not cached
     # What is kept of each layer, its input, is in the parameters' type, as the residual stream is.
     narrow = footprint_of(plan(**{**again, "implementation": TABLES["implementation"]}), 0)
     kept = 2.0 * 16 * BATCH * LENGTH * model.hidden
