@@ -4,7 +4,8 @@
   comes and goes; ``allocator`` for what PyTorch reserves beyond.
 - ``activations``: bytes kept between forward and backward; ``recomputation``: parts computed again instead;
   ``modules_kept``: layers of transformers and torchtitan; ``lora_kept``: of adapters beside frozen weights;
-  ``pairs_kept``: what losses on pairs of sequences take; ``liger_kept``: of Liger's head and loss.
+  ``pairs_kept``: what losses on pairs of sequences take, and of logits in tiles; ``liger_kept``: of Liger's head and
+  loss.
 - ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks; ``muon_states``: of
   matrices with one moment.
 """

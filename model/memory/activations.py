@@ -127,8 +127,8 @@ def _exchange_buffer_bytes(s: Shard) -> float:
 
 
 def boundary_bytes(s: Shard) -> float:
-    """One residual-stream tensor as a rank holds it and sends it to the next stage."""
-    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.between.implementation.dtype])
+    """A residual-stream tensor as a rank holds and sends it; ``torch.autocast`` leaves it in the parameters' type."""
+    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.stream.implementation.dtype])
 
 
 def layer_bytes(s: Shard) -> float:

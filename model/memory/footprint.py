@@ -17,7 +17,12 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
-from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.moments import (
+    beside_table_bytes,
+    gathered_at_peak,
+    gradients_at_peak,
+    rounded_forward_bytes,
+)
 from joulecast.model.memory.muon_states import muon_bytes
 from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
@@ -140,7 +145,7 @@ def memory_footprint(
     in_step = states * widened_gradient_bytes(implementation)  # while no activation is there
     if implementation.framework == "megatron":
         in_step += muon.in_step
-    transient = max(transient, in_step - kept - outputs - buffers)
+    transient = max(transient, in_step - kept - outputs - buffers, rounded_forward_bytes(one, held))
     whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(*held)

@@ -1,8 +1,9 @@
-"""What log-probabilities of pairs of sequences take beside layers: kept, for a moment, and by the reference model.
+"""What log-probabilities take beside layers: kept, for a moment, and by the reference model that pairs have.
 
 Of ``whole`` logits the log-softmax is kept, in fp32. While the reference's logits are made, the policy's are still
 there; its own are first in their type, then in fp32, then copied without the sequences' last positions. ``chunked``
-ones keep only the positions that are scored; their backward adds up the gradients of these, and of the weight, in fp32.
+ones, also of next tokens, keep only the positions that are scored; their backward adds up the gradients of these, and
+of the weight, in fp32.
 """
 
 from __future__ import annotations
@@ -51,10 +52,22 @@ def reference_transient_bytes(s: Shard) -> float:
     """What a reference's forward holds beside what the policy has kept, at its highest; 0 where none runs."""
     if not s.implementation.reference:
         return 0.0
-    size = DTYPE_BYTES[s.implementation.dtype]
-    layer = float(size * s.tokens * (MLP_TENSORS * s.ffn + STREAM_TENSORS * s.config.hidden))
     head = tile_bytes(s) if chunked(s) else REFERENCE_TENSORS * WIDE * s.tokens * s.config.vocab
-    return max(layer, head)
+    return max(_layer_bytes(s), head)
+
+
+def forward_bytes(s: Shard, *, last: bool) -> float:
+    """The most that a forward whose layers keep nothing holds at once beside what is kept, the ``last`` stage's too."""
+    if not last:
+        return _layer_bytes(s)
+    size = DTYPE_BYTES[s.implementation.dtype]
+    tile = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
+    return max(_layer_bytes(s), tile if chunked(s) else (size + WIDE) * s.tokens * s.config.vocab)
+
+
+def _layer_bytes(s: Shard) -> float:
+    size = DTYPE_BYTES[s.implementation.dtype]
+    return float(size * s.tokens * (MLP_TENSORS * s.ffn + STREAM_TENSORS * s.config.hidden))
 
 
 def tile_bytes(s: Shard) -> float:

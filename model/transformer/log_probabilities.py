@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, from which losses on pairs of sequences (DPO and its kin) are made.
+"""Log-probabilities of tokens, from which losses on pairs of sequences (DPO and its kin) are made, and of next tokens.
 
 ``whole``    all logits are widened to fp32, and a log-softmax of all but each sequence's last position takes the
              tokens' values; the policy's are averaged once for the log. So in LLaMA-Factory 0.9
@@ -6,7 +6,10 @@
 ``chunked``  logits are made in tiles, of scored positions alone, and never kept: behind the product of each tile a
              kernel folds its rows' greatest values and sums. The backward makes each tile again, turns it into its own
              gradient, and adds both products' gradients up in fp32. So in TRL 1.16 (``trl/kernels/chunked_logprob.py``,
-             ``add_fused_lm_head``), where the policy's kernel also takes entropy, mean and the likeliest word.
+             ``add_fused_lm_head``), where the policy's kernel also takes entropy, mean and the likeliest word, and that
+             of supervised finetuning (``SFTTrainer``) all but the mean.
+
+Next tokens' whole logits have a cross-entropy instead (:mod:`joulecast.model.transformer.loss`).
 
 Positions of the last token, sums over sequences and the loss itself are few values and left out.
 """
@@ -39,6 +42,8 @@ TILE_TOKENS, TILE_WORDS = 4096, 32768
 #: mean, one whose tiles have 1,024 rows 0.50 for the first; the last is bound by memory
 #: (`validate/recorded/h200_sxm/train_pairs.jsonl`) [estimates, +-25 %].
 FOLDED, FOLDED_ALONE, TURNED = 0.40, 0.20, 0.25
+#: The same for a cap on a logit, in either kernel: a sigmoid, two divisions and their exponential [estimate, +-50 %].
+CAPPED = 0.20
 
 
 def scored(s: Shard) -> int:
@@ -106,7 +111,7 @@ def _logits(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
 def chunked_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Scored positions out of all, and their log-probabilities tile by tile."""
     run, values = s.implementation, scored(s) * s.config.hidden
-    cycles = FOLDED_ALONE if run.gradient_free else FOLDED
+    cycles = (FOLDED_ALONE if run.gradient_free else FOLDED) + CAPPED * s.config.logit_softcap
     out = [streaming("embedding", "log_probs.select", values, dtype=s.stream.implementation.dtype, rows=scored(s))]
     out += [rounded("head.round", values)] if run.autocast else []
     for positions, words, count in _tiles(s, vocab):
@@ -120,12 +125,13 @@ def chunked_backward(s: Shard, vocab: int, completes: str) -> tuple[Launch, ...]
     """Gradient of :func:`chunked_forward`, of the head's weight too unless that is frozen."""
     run, hidden, trains = s.implementation, s.config.hidden, s.implementation.lora is None
     values, kept = scored(s) * hidden, s.stream.implementation.dtype
+    cycles = TURNED + CAPPED * s.config.logit_softcap
     out = [streaming("fill", "log_probs.grad.fill", values, reads=0, dtype="fp32")]
     if trains:
         out.append(streaming("fill", "head.weight.grad.fill", vocab * hidden, reads=0, dtype="fp32"))
     for positions, words, count in _tiles(s, vocab):
         logits = positions * words
-        turn = issued("unary", "log_probs.turn", logits, TURNED * logits, activity=1.0, dtype=run.dtype)
+        turn = issued("unary", "log_probs.turn", logits, cycles * logits, activity=1.0, dtype=run.dtype)
         own = [
             *_logits(s, positions, words),
             turn,

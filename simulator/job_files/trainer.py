@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from joulecast.simulator.job_files.accelerate import configured_launch, read_sharding
 from joulecast.simulator.job_files.adapters import put_precision, read_adapters
@@ -19,6 +19,7 @@ from joulecast.simulator.job_files.hub_names import put_named_model
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.preferences import objective_of, put_pairs
 from joulecast.simulator.job_files.settings_file import SettingsFile
+from joulecast.simulator.job_files.supervised import put_tiles
 from joulecast.simulator.job_files.told import packed, unpacked
 from joulecast.simulator.job_files.trainer_kernels import read_kernels
 from joulecast.simulator.job_files.trainer_liger import read_liger
@@ -58,6 +59,9 @@ class Dialect:
         Whether those are that are frozen beside adapters.
     tiles_logits
         Whether log-probabilities of pairs are made of logits in tiles, as by TRL's own trainer.
+    supervises
+        By whom texts are trained on with TRL's own, which makes logits in tiles too: its command or a script; empty
+        where by another.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -67,6 +71,7 @@ class Dialect:
     least_batch: int = 0
     loads_frozen_narrow: bool = False
     tiles_logits: bool = False
+    supervises: Literal["", "command", "script"] = ""
 
 
 PLAIN = Dialect()
@@ -82,6 +87,7 @@ TRL = Dialect(
         "lora_dropout": 0.05,
     },
     tiles_logits=True,
+    supervises="command",
 )
 
 
@@ -125,6 +131,8 @@ def trainer_draft(
     read_sharding(arguments, accelerate, draft, mixed=mixed)
     if objective is not None:
         put_pairs(arguments, draft, objective, adapted=adapted, tiled=dialect.tiles_logits)
+    elif dialect.supervises:
+        put_tiles(arguments, draft, script=dialect.supervises == "script")
     read_liger(arguments, draft, asked)
     if adapted:
         put_precision(arguments, draft, loads_narrow=mixed and dialect.loads_frozen_narrow)

@@ -18,8 +18,9 @@ from joulecast.simulator.job_files.named_files import named_settings
 from joulecast.simulator.job_files.preferences import OBJECTIVES
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
+from joulecast.simulator.job_files.supervised import runs_sft_trainer
 from joulecast.simulator.job_files.told import PREFERENCES
-from joulecast.simulator.job_files.trainer import PLAIN, TELLING, TRL, trainer_draft
+from joulecast.simulator.job_files.trainer import PLAIN, TELLING, TRL, Dialect, trainer_draft
 from joulecast.simulator.job_files.trainer_dialects import (
     AXOLOTL,
     LLAMA_FACTORY,
@@ -84,7 +85,8 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
         launch = _processes(command)
     elif launch.gpus is None:
         launch = _seen(command) or launch
-    return _draft(settings, tool, launch, accelerate, asked, file, started)
+    plain = replace(PLAIN, supervises="script") if runs_sft_trainer(command, place, file) else PLAIN
+    return _draft(settings, tool, launch, accelerate, asked, file, started, plain)
 
 
 def trainer_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], asked: Asked, file: str) -> Draft:
@@ -105,8 +107,9 @@ def _draft(
     asked: Asked,
     file: str,
     started: str = "",
+    plain: Dialect = PLAIN,
 ) -> Draft:
-    dialect = PLAIN
+    dialect = plain
     if newer := next((key for key in _FACTORY_1 if settings.given(key)), None):
         what = "this is a configuration of LLaMA-Factory's version 1, whose keys are not read"
         remedy = "Say the job in the keys of version 0, such as model_name_or_path and per_device_train_batch_size."

@@ -31,7 +31,8 @@ def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
     if not key:
         return
     if "workload.model" not in draft.settings:
-        draft.put(KEY, True, *config.source(key))
+        tiled = draft.value("implementation.log_probabilities")
+        draft.put(KEY, ["rms_norm", "rope", "swiglu"] if tiled else True, *config.source(key))
         return
     model = draft.model(asked)
     default = swapped_kernels(True, model)
@@ -42,7 +43,8 @@ def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
         gate = GATES.get(model.activation, "swiglu")
         names = (name.removeprefix("liger_") for name in plugin)
         chosen = [gate if name in ("glu_activation", "swiglu") else name for name in names]
-    kernels: list[LigerKernel] = [name for name in (*GATES.values(), "rms_norm", "rope", *LOSSES) if name in chosen]
+    losses = () if draft.value("implementation.log_probabilities") else LOSSES  # TRL's of tiles stays
+    kernels: list[LigerKernel] = [name for name in (*GATES.values(), "rms_norm", "rope", *losses) if name in chosen]
     unknown = unknown_in(tuple(kernels), model)
     if draft.value("implementation.compile"):
         unknown = "in a compiled model"

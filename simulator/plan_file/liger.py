@@ -53,6 +53,11 @@ def check_liger(plan: Plan, source: Source) -> None:
             "beside parts that are computed again",
             'Set schedule.recompute = "full"',
         ),
+        (
+            bool(run.log_probabilities and set(LOSSES) & set(run.liger_kernel)),
+            "in the loss of logits in tiles",
+            "List those of layers alone (rms_norm, rope, swiglu or geglu)",
+        ),
         (plan.workload.objective != NEXT_TOKEN, "beside losses on pairs", "Leave workload.objective out"),
         (run.loss_metrics > 0, "beside metrics that take logits", "Leave implementation.loss_metrics out"),
     ):

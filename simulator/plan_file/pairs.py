@@ -1,5 +1,7 @@
 """Losses on pairs of sequences, one chosen and one rejected: DPO, and its kin that need no reference model.
 
+What they are made of, log-probabilities, next tokens' loss may be too, of logits in tiles.
+
 A sample is such a pair. Both sequences go through the model in one forward, twice as many as there are samples, and so
 they do through the model that DPO compares with, which has no backward: a second one, or the same without its adapters.
 Sources: Rafailov et al., DPO, arXiv 2305.18290; Hong et al., ORPO, 2403.07691; Meng et al., SimPO, 2405.14734;
@@ -65,10 +67,6 @@ def read_objective(table: WorkloadTable, source: Source) -> dict[str, Any]:
 
 
 def _check_completions(table: WorkloadTable, source: Source) -> None:
-    if table.objective == NEXT_TOKEN:
-        raise source.error(
-            "cross-entropy takes all logits", COMPLETION, remedy=f'Leave it out, or set {OBJECTIVE} = "dpo".'
-        )
     if table.completion_tokens is not None and table.completion_tokens > table.sequence_length:
         raise source.error(
             f"a sequence of {table.sequence_length} tokens has no {table.completion_tokens}",
@@ -78,46 +76,48 @@ def _check_completions(table: WorkloadTable, source: Source) -> None:
 
 
 def log_probabilities_of(parsed: PlanFile, source: Source) -> str:
-    """How log-probabilities are made, empty for cross-entropy.
+    """How log-probabilities are made, empty for the cross-entropy of next tokens of whole logits, its default.
 
     Raises
     ------
     InputError
-        It is said of cross-entropy, or completions alone of all logits.
+        Completions alone are asked for of all logits.
     """
-    said = parsed.implementation.log_probabilities
-    if parsed.workload.objective == NEXT_TOKEN:
-        if said is not None:
-            remedy = f'Leave it out, or set {OBJECTIVE} = "dpo".'
-            raise source.error("cross-entropy takes no log-probabilities of pairs", LOG_PROBABILITIES, remedy=remedy)
-        return ""
+    texts = parsed.workload.objective == NEXT_TOKEN
+    said = parsed.implementation.log_probabilities or (WHOLE if texts else CHUNKED)
     if said == WHOLE and parsed.workload.completion_tokens is not None:
         remedy = f'Leave it out, or set {LOG_PROBABILITIES} = "{CHUNKED}".'
         raise source.error("all positions have logits", COMPLETION, remedy=remedy)
-    return said or CHUNKED
+    return "" if texts and said == WHOLE else said
 
 
 def check_pairs(plan: Plan, source: Source) -> None:
-    """Pairs are known in transformers' modules, whole on each GPU or sharded."""
+    """Pairs, and logits in tiles, are known in transformers' modules, whole on each GPU or sharded."""
     w, run = plan.workload, plan.implementation
-    if w.objective == NEXT_TOKEN:
+    texts = w.objective == NEXT_TOKEN
+    if texts and not run.log_probabilities:
         return
     if w.reference == "adapters-off" and w.lora is None:
         remedy = 'Add [workload.lora], or use "copy".'
         raise source.error("the model has no adapters that could be off", REFERENCE, remedy=remedy)
     one = "split the batch alone"
-    for wrong, what, remedy in (
+    unknown = [
         (run.framework != "pytorch-eager", "in Megatron", 'Set implementation.framework = "pytorch-eager"'),
         (run.modules != "transformers", f"in {run.modules} modules", 'Set implementation.modules = "transformers"'),
         (plan.tp > 1 or plan.cp > 1 or plan.pp > 1, "of a model split over GPUs", f"Set the sizes to 1 and {one}"),
         (run.compile, "in compiled modules", "Set implementation.compile = false"),
-        (w.document_tokens is not None, "in packed sequences", "Leave workload.document_tokens out"),
         (run.loss_metrics > 0, "with metrics of cross-entropy", "Leave implementation.loss_metrics out"),
-        (w.lora is not None and w.lora.prepared, "beside a prepared model", "Leave workload.lora.prepared out"),
-        (run.dropout > 0, "with dropout, which trainers turn off", "Leave implementation.dropout out"),
-    ):
+    ]
+    if not texts:
+        unknown += [
+            (w.document_tokens is not None, "in packed sequences", "Leave workload.document_tokens out"),
+            (w.lora is not None and w.lora.prepared, "beside a prepared model", "Leave workload.lora.prepared out"),
+            (run.dropout > 0, "with dropout, which trainers turn off", "Leave implementation.dropout out"),
+        ]
+    what, key = ("logits in tiles", LOG_PROBABILITIES) if texts else ("pairs", OBJECTIVE)
+    for wrong, where, remedy in unknown:
         if wrong:
-            raise source.error(f"pairs {what} are not known", OBJECTIVE, remedy=f"{remedy}.", kind=NotYetError)
+            raise source.error(f"{what} {where} are not known", key, remedy=f"{remedy}.", kind=NotYetError)
 
 
 def pair_assumptions(plan: Plan) -> tuple[str, ...]:

@@ -156,9 +156,9 @@ class ImplementationTable(Table):
     )
     log_probabilities: Literal["chunked", "whole"] | None = Field(
         None,
-        description="How a workload.objective on pairs makes its log-probabilities: chunked, logits in tiles that are "
-        "not kept, of completions alone (TRL 1.16); whole, log-softmax of all logits in fp32 (LLaMA-Factory, earlier "
-        "versions of TRL); default: chunked.",
+        description="How a loss makes log-probabilities: chunked, logits in tiles that are not kept, of completions "
+        "alone (TRL 1.15 and later); whole, log-softmax of all logits in fp32 (LLaMA-Factory, other code); default: "
+        "chunked of pairs, whole of next tokens.",
     )
     training_loop: Literal["trainer"] | None = Field(
         None,

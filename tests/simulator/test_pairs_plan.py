@@ -177,10 +177,9 @@ def test_a_sharded_reference_is_gathered_in_its_forward() -> None:
         ("dop", {}, "workload.objective", "dpo"),
         ("orpo", {"workload": {"reference": "copy"}}, "workload.reference", "no reference"),
         (None, {"workload": {"reference": "copy"}}, "workload.reference", 'objective = "dpo"'),
-        (None, {"workload": {"completion_tokens": 3}}, "workload.completion_tokens", "all logits"),
+        (None, {"workload": {"completion_tokens": 3}}, "workload.completion_tokens", "have logits"),
         ("dpo", {"workload": {"completion_tokens": 2000}}, "workload.completion_tokens", "at most 1024"),
         ("dpo", {"workload": {"reference": "adapters-off"}}, "workload.reference", "[workload.lora]"),
-        (None, {"implementation": {"log_probabilities": "whole"}}, "implementation.log_probabilities", "cross-entropy"),
         (
             "dpo",
             {"workload": {"completion_tokens": 9}, "implementation": {"log_probabilities": "whole"}},

@@ -127,7 +127,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "compile": True,
         "fused_loss": True,
         "loss_metrics": 2,
-        "log_probabilities": "whole",
+        "log_probabilities": "chunked",
         "training_loop": "trainer",
         "optimizer": "adamw-for-loop",
         "muon_num_ns_steps": 8,
@@ -305,6 +305,7 @@ REASONS = {
     "implementation.gradient_clipping": "Megatron always takes the gradients' norm, which is this value",
     "implementation.main_parameters": "Megatron always keeps a second copy, which is this value",
     "implementation.zero_grad_set_to_none": "FSDP drops gradients unless it is told otherwise, which is this value",
+    "implementation.log_probabilities": "pairs are taken in tiles unless it is told otherwise, which is this value",
 }
 
 
