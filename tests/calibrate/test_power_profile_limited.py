@@ -1,8 +1,8 @@
 """Profiles of a card at its power limit, whose governor answers late and twice, and profiles within a budget."""
 
 import json
-import re
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
