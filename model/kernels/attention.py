@@ -81,6 +81,9 @@ WIDE_FLEX = (1.18, 2.3)
 #: ALiBi's distance, its conversion and the product with a head's slope are three more instructions on an SM's 128
 #: lanes [estimate, +-100 %].
 EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 128, 3 / 128)}
+#: The same of flex attention, whose backward derives what was done to a score: one model with heads of 256 on an H100
+#: (`validate/recorded/h100_sxm/train_windows.jsonl`) [estimates, +-30 %].
+EACH_SCORE_FLEX = {"softcap": (0.62, 3.0)}
 #: cuDNN's kernels that add a mask to every score are slower ones, by these factors forward and backward with heads of
 #: 128, and by so much more for each doubling of the head. Beside forecasts of the same products without a mask those of
 #: an H200 took 1.3 to 1.8 and 1.5 times as long with heads of 64, 1.8 and 1.9 with 128, 2.1 and 2.4 with 256
@@ -220,7 +223,7 @@ def attention_work(
     products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
-    block_cycles = _with_scores(products, shapes.head_dim, each_score, backward=backward)
+    block_cycles = _with_scores(products, shapes.head_dim, each_score, backend, backward=backward)
     heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
     alike = (shapes.causal == 0) & ~apart & ((kernels, direction) == ("cudnn", "forward")) & (each_score != MASK)
@@ -330,11 +333,12 @@ def _full_speed_bytes(shapes: AttentionShapes, *, sums: bool) -> Array:
     return np.asarray(4.0 * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
 
 
-def _with_scores(cycles: Array, head_dim: Array, each_score: str, *, backward: bool) -> Array:
+def _with_scores(cycles: Array, head_dim: Array, each_score: str, backend: str, *, backward: bool) -> Array:
     """Cycles of an SM for a block of queries and keys whose products take ``cycles``, shape ``(n,)``."""
     if each_score == MASK:
         return np.asarray(cycles * MASKED[backward] * MASKED_DOUBLING ** np.log2(head_dim / 128.0))
-    return cycles + EACH_SCORE[each_score][backward] * BLOCK * BLOCK if each_score else cycles
+    costs = EACH_SCORE | EACH_SCORE_FLEX if backend == FLEX else EACH_SCORE
+    return cycles + costs[each_score][backward] * BLOCK * BLOCK if each_score else cycles
 
 
 def _few_heads(shapes: AttentionShapes, mean: Array, overhead: Array, gpu: GpuModel) -> _Load:

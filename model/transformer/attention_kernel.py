@@ -5,6 +5,9 @@ from __future__ import annotations
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Attention
 
+#: Kernels that transformers hands a window and a cap of scores; PyTorch's own it hands a mask, and no cap.
+TAKES_WINDOWS = ("flash-attn-2", "flash-attention-3", "flex")
+
 
 def attention(s: Shard, direction: str) -> Attention:
     """Attention of all of the rank's heads over its sequence, ``forward`` or ``backward``; chunks are sequences."""
@@ -44,7 +47,8 @@ def _kernels(s: Shard) -> str:
 
 def softcapped(s: Shard) -> bool:
     """Whether scores pass through a hyperbolic tangent: PyTorch's own attention, which transformers calls, has none."""
-    return s.config.attention_softcap and s.implementation.modules != "transformers"
+    run = s.implementation
+    return s.config.attention_softcap and (run.modules != "transformers" or run.attention_backend in TAKES_WINDOWS)
 
 
 def alibi(s: Shard) -> str:

@@ -1,4 +1,4 @@
-"""Attention as transformers calls it: PyTorch's own kernel, which takes a window, or documents, as a mask.
+"""Attention as transformers calls it: PyTorch's own kernel takes a window, or documents, as a mask, others take sizes.
 
 A layer whose window is not longer than the sequence gets a mask of true and false, as does every layer where positions
 begin anew within a sequence (``find_packed_sequence_indices``), which PyTorch turns into a tensor
@@ -33,7 +33,7 @@ def masked(s: Shard) -> bool:
     run = s.implementation
     if run.modules != "transformers" or transformers_attention.applies(s):
         return False
-    local = 0 < s.config.window <= s.sequence
+    local = 0 < s.config.window <= s.sequence and run.attention_backend not in attention_kernel.TAKES_WINDOWS
     return local or attention_kernel.masks_documents(s) or s.config.own_code == "falcon"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from joulecast.errors import NotYetError
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.transformer.attention_kernel import TAKES_WINDOWS
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
@@ -164,8 +165,15 @@ REFUSALS = (
         "implementation.attention_backend",
         "masks in {backend}",
         lambda plan: _users(plan) and _backend_is_none_of("cudnn", "unfused")(plan),
-        ("windows", "masks in any case"),
+        ("chunks", "masks in any case"),
         'Set it to "cudnn".',
+    ),
+    Refusal(
+        "implementation.attention_backend",
+        "windows in {backend} under transformers",
+        lambda plan: _users(plan) and _backend_is_none_of("cudnn", "unfused", *TAKES_WINDOWS)(plan),
+        ("windows",),
+        'Set it to "cudnn" (sdpa), which takes a mask, or to "flash-attn-2" or "flex".',
     ),
     Refusal(
         "implementation.attention_backend",

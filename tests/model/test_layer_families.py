@@ -303,6 +303,9 @@ def test_transformers_adds_a_mask_where_a_layer_is_local() -> None:
     assert attention(near, TRANSFORMERS, 8).causal
     assert attention(near, JOINT, 32).window == 16
     assert attention(near, JOINT, 32).each_score == "softcap"
+    for backend in ("flash-attn-2", "flash-attention-3", "flex"):  # take the window itself, and the cap
+        own = attention(near, replace(TRANSFORMERS, attention_backend=backend), 32)
+        assert (own.window, own.causal, own.each_score, own.kv_heads) == (16, True, "softcap", 2)
 
 
 def test_logits_are_capped_and_embeddings_scaled() -> None:

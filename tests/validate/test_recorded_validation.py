@@ -195,6 +195,15 @@ def test_iterations_whose_logits_are_in_tiles() -> None:
     assert summary["memory_error_percent"] <= 0.8
 
 
+def test_iterations_of_models_with_windows() -> None:
+    """Flex attention on a derived card, 3.6 % off when first looked at but for Gemma 2, whose scores are capped, 16 %."""
+    result = run_suite("train", ROWS.parent / "h100_sxm" / "train_windows.jsonl", gpu="h100-sxm").to_dict()
+    summary = result["summary"]["all"]
+    assert summary["rows"] == 5 and summary["time_error_percent"] <= 4.3 and summary["energy_error_percent"] <= 1.8
+    assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
+    assert summary["memory_error_percent"] <= 0.05
+
+
 def test_iterations_of_packed_documents() -> None:
     """Flex attention and a mask, 0.5 % off when first looked at; on a derived card 3.3 %."""
     summary, errors = iterations("train_documents.jsonl", 5)
