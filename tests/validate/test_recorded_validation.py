@@ -196,7 +196,7 @@ def test_iterations_whose_logits_are_in_tiles() -> None:
 
 
 def test_iterations_of_models_with_windows() -> None:
-    """Flex attention on a derived card, 3.6 % off when first looked at but for Gemma 2, whose scores are capped, 16 %."""
+    """Flex attention on a derived card; 3.6 % off when first looked at, but for the capped scores of Gemma 2, 16 %."""
     result = run_suite("train", ROWS.parent / "h100_sxm" / "train_windows.jsonl", gpu="h100-sxm").to_dict()
     summary = result["summary"]["all"]
     assert summary["rows"] == 5 and summary["time_error_percent"] <= 4.3 and summary["energy_error_percent"] <= 1.8
