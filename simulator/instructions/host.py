@@ -6,6 +6,7 @@ How uncertain that makes an iteration is in :mod:`joulecast.simulator.iteration.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +61,10 @@ BESIDE = {"router.choice": ROUTED} | {
     f"{way}.all_to_all": EXCHANGED for way in ("dispatch", "combine", "dispatch.grad", "combine.grad")
 }
 #: Host's time for an operator that an optimizer calls in a loop over parameters, without autograd and modules, over
-#: that of a launch of an iteration, by how names of such kernels begin. Muon's took 10.0 and 12.6 us on a host where a
+#: that of a launch of an iteration, by the optimizer. Muon's took 10.0 and 12.6 us on a host where a
 #: launch took 37 and 43 (`validate/recorded/muon`) [+-25 %]; 10,752 of Adafactor's for adapters made an iteration
 #: 183 ms longer than PyTorch's fused AdamW on a host that launches in 41 us [+-20 %].
-LOOPED = {"optimizer.muon.": 0.28, "optimizer.adafactor": 0.41}
+LOOPED = {"muon": 0.28, "adafactor": 0.41}
 #: Launches that PyTorch's FSDP (``fully_shard``) costs the host as much as, for each communication of its units: hooks,
 #: events and copies of parameters one by one. Layers of 4 and 12 tiny modules on two GPUs took 2.2 to 3.5 ms a layer
 #: longer than their launches alone, three communications each [estimate, +-40 %].
@@ -86,9 +87,10 @@ def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Arra
     one, run = launch_s(plan, gpu), plan.implementation
     if one > 0:
         return one * launches_of(plan, types)
-    if run.cuda_graphs or run.host_launch_us is not None:
+    if run.optimizer not in LOOPED or run.cuda_graphs or run.host_launch_us is not None:
         return np.zeros(len(types))
-    looped = ([one for one in launches if one.operator.name.startswith(tuple(LOOPED))] for launches in types)
+    called = f"optimizer.{run.optimizer}."
+    looped = ([one for one in launches if one.operator.name.startswith(called)] for launches in types)
     return LAUNCH_S * np.array([eager_launches(launches) for launches in looped])
 
 
@@ -107,14 +109,17 @@ def eager_launches(launches: Sequence[Launch]) -> float:
 def _eager_cost(launch: Launch) -> float:
     if isinstance(launch.operator, Scan):
         return TRITON
-    if launch.operator.name.startswith(WAITED_FOR):
+    return SHARDED_LAUNCHES if _of_units(launch) else _by_name(launch.operator.name)
+
+
+@lru_cache(maxsize=4096)
+def _by_name(name: str) -> float:
+    """Launches that a kernel costs the host as much as, of all but :func:`_of_units`."""
+    if name.startswith(WAITED_FOR):
         return 0.0
-    for begins, operation in LOOPED.items():
-        if launch.operator.name.startswith(begins):
-            return operation
-    if LIGER in launch.operator.name:
-        return LIGER_LAUNCHES["grad" in launch.operator.name]
-    return SHARDED_LAUNCHES if _of_units(launch) else 1
+    if LIGER in name:
+        return LIGER_LAUNCHES["grad" in name]
+    return next((cost for optimizer, cost in LOOPED.items() if name.startswith(f"optimizer.{optimizer}.")), 1.0)
 
 
 def _of_units(launch: Launch) -> bool:
