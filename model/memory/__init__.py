@@ -7,5 +7,5 @@
   ``pairs_kept``: what losses on pairs of sequences take, and of logits in tiles; ``liger_kept``: of Liger's head and
   loss.
 - ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks; ``muon_states``: of
-  matrices with one moment.
+  matrices that ranks have whole.
 """

@@ -23,7 +23,7 @@ from joulecast.model.memory.moments import (
     gradients_at_peak,
     rounded_forward_bytes,
 )
-from joulecast.model.memory.muon_states import muon_bytes
+from joulecast.model.memory.muon_states import uneven_bytes
 from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
@@ -35,7 +35,7 @@ from joulecast.model.memory.states import (
     weights_bytes,
     whole_throughout_bytes,
 )
-from joulecast.model.training.optimizer import optimizer_state_bytes, widened_gradient_bytes
+from joulecast.model.training.optimizer import widened_gradient_bytes
 from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
@@ -140,25 +140,23 @@ def memory_footprint(
     kept = _kept_bytes(one, _stack_bytes(config, implementation, batch, sequence, one, rank), rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
-    state_bytes = optimizer_state_bytes(implementation)
-    muon = muon_bytes(*held, split, state_bytes)
+    stepping = max(rest.in_step, experts.in_step)
     in_step = states * widened_gradient_bytes(implementation)  # while no activation is there
     if implementation.framework == "megatron":
-        in_step += muon.in_step
+        in_step += stepping
     transient = max(transient, in_step - kept - outputs - buffers, rounded_forward_bytes(one, held))
     whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(*held)
     else:
-        gathered, gradients = _gathered_and_gradients(
-            own, whole, kept, transient, one, rank, split, max(muon.in_step, rest.in_step, experts.in_step)
-        )
+        gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split, stepping)
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
         parameters=weights_bytes((rest, experts), split) + reference_bytes(*held, split),
         gradients=gradients,
-        optimizer=rest.optimizer / split.optimizer + experts.optimizer / split.expert_optimizer + muon.more,
+        optimizer=rest.optimizer / split.optimizer + experts.optimizer / split.expert_optimizer
+        + uneven_bytes(*held, split),
         activations=kept,
         outputs=outputs,
         buffers=buffers,
@@ -212,11 +210,10 @@ def _gathered_and_gradients(
     ``in_step`` is what the optimizer's step needs beside all gradients.
     """
     implementation = one.shard.implementation
-    outside = 0.0
+    of_reference = 0.0
     if implementation.reference == "copy":
-        of_reference = implementation.of_reference
-        outside = outside_layers_bytes(one.shard.config, of_reference, rank.first, rank.last)
-    gathered = gathered_at_peak(whole, transient, one, rank, outside) if split.splits_parameters else 0.0
+        of_reference = outside_layers_bytes(one.shard.config, implementation.of_reference, rank.first, rank.last)
+    gathered = gathered_at_peak(whole, transient, one, rank, of_reference) if split.splits_parameters else 0.0
     gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
     if implementation.framework != "megatron":
         counted = transient + gathered

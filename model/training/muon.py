@@ -215,3 +215,23 @@ def _among(matrix: Matrix, kind: str, name: str, size_bytes: float, run: Impleme
     if not matrix.expert:
         return collective(kind, name, size_bytes, run)
     return collective(kind, name, size_bytes, run, ranks=run.expert_tensor_parallel, fabric=run.expert_tensor_fabric)
+
+
+def step_bytes(matrix: Matrix, run: Implementation, muon: Muon) -> float:
+    """Temporary results of one matrix: in PyTorch what is orthogonalised, X before and after, A and B.
+
+    Megatron's are in fp32 before and after the iterations, and where ranks gather the whole matrix there are its shards
+    and a copy of all [estimate from the code].
+    """
+    rows, columns = sum(matrix.rows), matrix.columns
+    values, squares = float(rows * columns), float(min(rows, columns) ** 2)
+    if run.framework != "megatron":
+        width = DTYPE_BYTES[muon.products]
+        moved = muon.nesterov * DTYPE_BYTES[run.trained_dtype] * values
+        return moved + 2.0 * width * (values + squares)
+    ranks = run.expert_tensor_parallel if matrix.expert else run.tensor_parallel
+    gathered = ranks if matrix.split and muon.tensor_mode == "duplicated" and ranks > 1 else 0
+    whole, width = values * max(1, gathered), DTYPE_BYTES[muon.products]
+    at_work = max(8.0 * whole, 2.0 * width * (whole + squares))
+    parts = 8.0 * values if len(matrix.rows) > 1 and muon.split_qkv else 0.0
+    return 4.0 * muon.nesterov * values + (8.0 * whole if gathered else 0.0) + parts + at_work

@@ -10,7 +10,7 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.layer_wise import shares
 from joulecast.model.training.many_tensors import many_tensors
-from joulecast.model.training.muon import counted, muon_step, work
+from joulecast.model.training.muon import counted, muon_step, step_bytes, work
 from joulecast.model.training.other_optimizers import RULES
 from joulecast.model.training.parameters import ParameterTensor
 
@@ -224,11 +224,20 @@ def state_bytes(parameter: ParameterTensor, implementation: Implementation) -> f
     rule = RULES.get(implementation.optimizer)
     if rule is not None:
         return rule.state_bytes(parameter, implementation)
-    return parameter.elements * optimizer_state_bytes(implementation)
+    of_muon = implementation.muon is not None and parameter.matrix is not None
+    return parameter.elements * (matrix_state_bytes if of_muon else optimizer_state_bytes)(implementation)
+
+
+def matrix_state_bytes(implementation: Implementation) -> float:
+    """Bytes of Muon's state for a value of a matrix: a momentum in place of AdamW's two moments."""
+    momentum = "fp32" if implementation.framework == "megatron" else implementation.trained_dtype
+    return optimizer_state_bytes(implementation) - DTYPE_BYTES[momentum]
 
 
 def temporary_bytes(parameter: ParameterTensor, implementation: Implementation) -> float:
     """Bytes that the optimizer needs beside states and gradients while it steps one parameter's tensor."""
+    if implementation.muon is not None:
+        return 0.0 if parameter.matrix is None else step_bytes(parameter.matrix, implementation, implementation.muon)
     rule = RULES.get(implementation.optimizer)
     return 0.0 if rule is None else rule.temporary_bytes(parameter, implementation)
 

@@ -15,10 +15,9 @@ from joulecast.model.framework.muon import Muon
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.memory.muon_states import step_bytes
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.model.training.matrix import Matrix
-from joulecast.model.training.muon import muon_step
+from joulecast.model.training.muon import muon_step, step_bytes
 from joulecast.simulator.instructions.host import eager_launches
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
 
