@@ -44,9 +44,8 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
     launches, (ending, needed) = forward(s), _last_product(s)
     if not s.implementation.recompute_stops_early:
         return launches
-    if eager.after_block(s):  # a norm behind the product needs its result; a fused one keeps statistics that it makes
-        norm = eager.branch_norm("norm2", s)
-        ending, needed = (f"{norm}.weighed", 0) if pytorch_norm.unfused(s) else (norm, 1)
+    if eager.after_block(s):  # a norm behind the product needs its result
+        ending, needed = pytorch_norm.last_needed(eager.branch_norm("norm2", s), s)
     if lora_linear.adapter("down", s):  # whose second product keeps the first one's result
         ending = "down.lora_b"
     elif made := lora_linear.written_out("down.weight", s, s.config.hidden * s.ffn):

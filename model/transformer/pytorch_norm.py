@@ -77,6 +77,16 @@ def _undone(s: Shard) -> Callable[..., tuple[Launch, ...]] | None:
     return unfused_norm.backward if unfused(s) else None
 
 
+def last_needed(name: str, s: Shard) -> tuple[str, int]:
+    """The launch of a norm that runs again last, for its gradient, and whether that is itself needed.
+
+    Fused ones keep statistics that they make.
+    """
+    if unfused(s):
+        return f"{name}.weighed", 0
+    return (f"{name}.liger" if liger_kernels.normed(s) else name), 1
+
+
 def half_backward(
     name: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
 ) -> tuple[Launch, ...]:

@@ -88,6 +88,18 @@ def test_each_part_makes_the_iteration_shorter() -> None:
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "gemma-2-2b", "gemma-3-1b", "glm-4-9b", "exaone-4-32b"])
+@pytest.mark.parametrize("lora", [{}, {"lora": {"target_modules": ["q_proj", "v_proj"]}}])
+def test_layers_are_computed_again_up_to_what_their_backward_needs(model: str, lora: dict[str, Any]) -> None:
+    few = {"layers": 4, "micro_batch_size": 1, **lora}
+    kept, again, whole = (
+        forecast(plan(model, workload=few, schedule=schedule))
+        for schedule in ({}, {"recompute": "full"}, {"recompute": "full", "recompute_stops_early": False})
+    )
+    assert kept.time_s < again.time_s < whole.time_s
+    assert again.ranks[0].memory_by_part_bytes["activations"] < kept.ranks[0].memory_by_part_bytes["activations"]
+
+
 def test_the_loss_asks_the_gpu_and_leaves_no_logits_to_widen() -> None:
     trainer = {"implementation": {"training_loop": "trainer"}}
     assert loop_wait_s(plan()) == pytest.approx(2 * loop_wait_s(plan(liger=False)))
