@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulecast.model.framework.narrow import NARROW
+from joulecast.model.training.other_optimizers import RULES
+from joulecast.simulator.plan_file.pairs import COMPARED, has_all_logits
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source
 
@@ -114,6 +116,30 @@ _MUON = (
 MUON_KEYS = ("muon_num_ns_steps", "muon_nesterov", "muon_tp_mode", "muon_split_qkv", "muon_fp32_matmul_prec")
 _NO = "Set parallelism.fsdp = false"
 FEATURES = (
+    Feature(
+        "workload",
+        "reference",
+        "workload.objective",
+        lambda parsed, model: parsed.workload.objective not in COMPARED,
+        "the objective compares with no reference model",
+        'Set workload.objective = "dpo"',
+    ),
+    Feature(
+        "workload",
+        "completion_tokens",
+        "implementation.log_probabilities",
+        lambda parsed, model: has_all_logits(parsed),
+        "all positions have logits",
+        'Set implementation.log_probabilities = "chunked"',
+    ),
+    Feature(
+        "implementation",
+        "optimizer_precision",
+        "implementation.optimizer",
+        lambda parsed, model: parsed.implementation.optimizer in RULES,
+        "this optimizer's moments have types of their own",
+        'Set implementation.optimizer = "adamw"',
+    ),
     Feature(
         "workload",
         "mtp_use_repeated_layer",

@@ -15,17 +15,13 @@ MAIN = "implementation.main_parameters"
 
 
 def check_loss_and_optimizer(plan: Plan, source: Source) -> None:
-    """Metrics and loops over parameters are PyTorch's; its fused loss takes logits that a rank holds whole."""
+    """Metrics are PyTorch's; its fused loss takes logits that a rank holds whole."""
     run = plan.implementation
     check_optimizer(plan, source)
     if run.framework == "megatron":
-        for key, what, given in (
-            (METRICS, "metrics that take the loss again are", run.loss_metrics > 0),
-            (OPTIMIZER, "a loop over parameters is", run.optimizer == "adamw-for-loop"),
-        ):
-            if given:
-                remedy = 'Leave the key out, or set implementation.framework = "pytorch-eager".'
-                raise source.error(f"{what} known in pytorch-eager", key, remedy=remedy)
+        if run.loss_metrics > 0:
+            remedy = 'Leave the key out, or set implementation.framework = "pytorch-eager".'
+            raise source.error("metrics that take the loss again are known in pytorch-eager", METRICS, remedy=remedy)
         return
     _main_parameters(plan, source)
     if run.native_loss:
@@ -59,7 +55,7 @@ def _main_parameters(plan: Plan, source: Source) -> None:
             'Set implementation.parameter_precision = "fp32" in place of it',
         ),
         (
-            run.optimizer not in ("adamw", "muon"),
+            run.optimizer != "adamw",
             f"{run.optimizer} steps the model's own parameters",
             f"Leave {OPTIMIZER} out",
         ),

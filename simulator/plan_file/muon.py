@@ -55,7 +55,7 @@ def check_muon(plan: Plan, source: Source) -> None:
             split.fsdp,
             "Set it to false",
         ),
-        ("adapters are stepped by AdamW alone", "workload.lora", work.lora is not None, "Leave it out"),
+        ("Muon of adapters is not known", "workload.lora", work.lora is not None, "Leave it out"),
         (
             "Muon beside gradients in fp16, which are scaled, is not known",
             "workload.precision",
@@ -82,7 +82,6 @@ def check_muon(plan: Plan, source: Source) -> None:
 
 def _of_pytorch(plan: Plan) -> tuple[tuple[str, str, bool, str], ...]:
     """What ``torch.optim.Muon`` does not do, or nobody does with it."""
-    run, split = plan.implementation, plan.parallelism
     return (
         (
             "torch.optim.Muon refuses experts, whose weights PyTorch keeps in one tensor of three dimensions",
@@ -99,14 +98,8 @@ def _of_pytorch(plan: Plan) -> tuple[tuple[str, str, bool, str], ...]:
         (
             "torch.optim.Muon is known of states that a rank has whole",
             "parallelism.distributed_optimizer",
-            split.distributed_optimizer,
+            plan.parallelism.distributed_optimizer,
             "Set it to false",
-        ),
-        (
-            "torch.optim.Muon steps the parameters themselves",
-            "implementation.main_parameters",
-            run.main_parameters,
-            "Leave the key out",
         ),
     )
 

@@ -26,22 +26,23 @@ def optimizer_assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def check_optimizer(plan: Plan, source: Source) -> None:
-    """Others than AdamW step whole parameters of PyTorch, in moments of their own; SGD steps FSDP's shards too."""
-    run, split = plan.implementation, plan.parallelism
-    rule = RULES.get(run.optimizer)
-    if rule is None:
-        return
-    sharded = split.fsdp and not rule.sharded
+    """Others than AdamW and Muon step whole parameters of PyTorch; SGD steps FSDP's shards too."""
+    run, split, rule = plan.implementation, plan.parallelism, RULES.get(plan.implementation.optimizer)
+    megatron, whole = run.framework == "megatron", rule is not None and not rule.sharded
     for wrong, what, remedy in (
-        (run.framework == "megatron", "is known in pytorch-eager", 'set implementation.framework = "pytorch-eager"'),
-        (sharded, "does not step the shards of FSDP", "set parallelism.fsdp = false"),
         (
-            split.distributed_optimizer,
+            megatron and run.optimizer not in ("adamw", "muon"),
+            "is known in pytorch-eager",
+            'set implementation.framework = "pytorch-eager"',
+        ),
+        (split.fsdp and whole, "does not step the shards of FSDP", "set parallelism.fsdp = false"),
+        (
+            split.distributed_optimizer and rule is not None,
             "steps whole parameters, not a rank's share of them",
             "set parallelism.distributed_optimizer = false",
         ),
         (
-            plan.tp > 1 and not rule.sharded,
+            plan.tp > 1 and whole,
             "steps whole parameters, not a tensor-parallel rank's share of them",
             "set parallelism.tensor_model_parallel_size = 1",
         ),

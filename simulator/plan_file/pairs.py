@@ -20,14 +20,13 @@ from joulecast.simulator.plan_file.parts import NEXT_TOKEN
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.schema import PlanFile
-    from joulecast.simulator.plan_file.schema_workload import WorkloadTable
     from joulecast.simulator.plan_file.source import Source
 
 OBJECTIVE, REFERENCE, COMPLETION = (f"workload.{key}" for key in ("objective", "reference", "completion_tokens"))
 LOG_PROBABILITIES = "implementation.log_probabilities"
-#: Objectives on pairs: with a reference model, and without.
-COMPARED, ALONE = ("dpo",), ("orpo", "simpo")
-KNOWN = (NEXT_TOKEN, *COMPARED, *ALONE)
+#: Objectives on pairs that compare with a reference model, and all that are known.
+COMPARED = ("dpo",)
+KNOWN = (NEXT_TOKEN, *COMPARED, "orpo", "simpo")
 #: Objectives that are no such form, and why.
 _GENERATES = "generates its own texts, which is not forecast"
 UNKNOWN = {
@@ -38,57 +37,45 @@ UNKNOWN = {
 }
 
 
-def read_objective(table: WorkloadTable, source: Source) -> dict[str, Any]:
+def read_objective(parsed: PlanFile, source: Source) -> dict[str, Any]:
     """The loss, and what it compares with, as fields of the workload.
 
     Raises
     ------
     InputError
-        An objective that is not known, or keys of another one.
+        An objective that is not known, or more tokens scored than there are.
     """
-    name = table.objective
+    table, name = parsed.workload, parsed.workload.objective
     if name in UNKNOWN:
         remedy = f"Choose one of {', '.join(KNOWN)}."
         raise source.error(f"{name} {UNKNOWN[name]}", OBJECTIVE, remedy=remedy, kind=NotYetError)
     if name not in KNOWN:
         raise place(UnknownNameError("objective", name, KNOWN), source, OBJECTIVE)
-    if table.reference is not None and name not in COMPARED:
-        raise source.error(
-            f"{name} compares with no reference model", REFERENCE, remedy=f'Leave it out, or set {OBJECTIVE} = "dpo".'
-        )
-    if table.completion_tokens is not None:
-        _check_completions(table, source)
-    own = "copy" if table.lora is None else "adapters-off"
-    return {
-        "objective": name,
-        "reference": (table.reference or own) if name in COMPARED else None,
-        "completion_tokens": table.completion_tokens,
-    }
-
-
-def _check_completions(table: WorkloadTable, source: Source) -> None:
     if table.completion_tokens is not None and table.completion_tokens > table.sequence_length:
         raise source.error(
             f"a sequence of {table.sequence_length} tokens has no {table.completion_tokens}",
             COMPLETION,
             remedy=f"Use at most {table.sequence_length}.",
         )
+    own = "copy" if table.lora is None else "adapters-off"
+    return {
+        "objective": name,
+        "reference": (table.reference or own) if name in COMPARED else None,
+        "completion_tokens": None if has_all_logits(parsed) else table.completion_tokens,
+    }
 
 
-def log_probabilities_of(parsed: PlanFile, source: Source) -> str:
-    """How log-probabilities are made, empty for the cross-entropy of next tokens of whole logits, its default.
+def has_all_logits(parsed: PlanFile) -> bool:
+    """Whether all positions have their logits at once: by default those of next tokens, not those of pairs."""
+    by_default = WHOLE if parsed.workload.objective == NEXT_TOKEN else CHUNKED
+    return (parsed.implementation.log_probabilities or by_default) == WHOLE
 
-    Raises
-    ------
-    InputError
-        Completions alone are asked for of all logits.
-    """
-    texts = parsed.workload.objective == NEXT_TOKEN
-    said = parsed.implementation.log_probabilities or (WHOLE if texts else CHUNKED)
-    if said == WHOLE and parsed.workload.completion_tokens is not None:
-        remedy = f'Leave it out, or set {LOG_PROBABILITIES} = "{CHUNKED}".'
-        raise source.error("all positions have logits", COMPLETION, remedy=remedy)
-    return "" if texts and said == WHOLE else said
+
+def log_probabilities_of(parsed: PlanFile) -> str:
+    """How log-probabilities are made, empty for the cross-entropy of next tokens of whole logits, its default."""
+    if not has_all_logits(parsed):
+        return CHUNKED
+    return "" if parsed.workload.objective == NEXT_TOKEN else WHOLE
 
 
 def check_pairs(plan: Plan, source: Source) -> None:

@@ -67,7 +67,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         mtp_num_layers=model.mtp_layers,
         mtp_use_repeated_layer=model.mtp_repeated,
         lora=read_lora(parsed, model, source),
-        **read_objective(table, source),
+        **read_objective(parsed, source),
         **read_documents(table, source),
     )
 
@@ -182,7 +182,7 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
         native_loss=table.fused_loss == "native",
         loss_metrics=table.loss_metrics,
         training_loop=table.training_loop or "",
-        log_probabilities=log_probabilities_of(parsed, source),
+        log_probabilities=log_probabilities_of(parsed),
         attention_precision=table.attention_precision or "",
         generation=table.generation or "",
         cuda_graphs=table.cuda_graphs is True,

@@ -176,6 +176,8 @@ def plan(framework: str = "pytorch-eager", parallelism: dict[str, Any] | None = 
         (plan(parallelism={"tensor_model_parallel_size": 2}, optimizer="lion-8bit"), r"optimizer.*tensor_model_par"),
         (plan(main_parameters=True, optimizer="adamw-32bit"), r"main_parameters.*adamw-32bit"),
         (plan(optimizer="adamw-8bits"), r"implementation\.optimizer"),
+        (plan("megatron", optimizer="adamw-for-loop"), r"implementation\.optimizer.*known in pytorch-eager"),
+        (plan(optimizer_precision="bf16", optimizer="adamw-32bit"), r"optimizer_precision.*types of their own"),
     ],
 )
 def test_what_is_not_known_is_refused(tables: dict[str, Any], words: str) -> None:

@@ -73,6 +73,9 @@ OFFERED = [
     ("workload__precision", ["bf16", "fp8"], "workload__fp8_recipe", ["delayed", "blockwise"]),
     ("parallelism__fsdp", [False, True], "parallelism__fsdp_shard_size", [2, 4]),
     ("overlap__nanobatches", [1, 2], "overlap__window", [[1, 2], ["qkv", "output"]]),
+    ("workload__objective", ["orpo", "dpo"], "workload__reference", ["copy", "precomputed"]),
+    ("implementation__log_probabilities", ["whole", "chunked"], "workload__completion_tokens", [100, 200]),
+    ("implementation__optimizer", ["adamw", "muon"], "implementation__muon_num_ns_steps", [4, 6]),
 ]
 
 
@@ -83,6 +86,8 @@ def test_several_values_of_a_key_beside_plans_without_its_feature(tables, tmp_pa
     common |= {"implementation__framework": "pytorch-eager", "implementation__cuda_graphs": None}
     if key == "workload__fp8_recipe":
         common |= {"implementation__framework": "megatron"}
+    if switch.startswith(("workload__objective", "implementation")):
+        common |= {"implementation__modules": "transformers", "parallelism__tensor_model_parallel_size": 1}
     asked = tables(**common, **{switch: settings, key: values})
     found = jc.sweep(asked)
     off, on = settings
