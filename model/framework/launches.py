@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecast.model.cluster.collectives import TOKEN_EXCHANGES
 from joulecast.model.cluster.fabric import Fabric
@@ -182,6 +182,13 @@ def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: st
         Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", footprint_bytes=math.inf, name=f"{name}.wgrad"),
         completes=completes,
     )
+
+
+def added_up(launch: Launch, dtype: str = "") -> Launch:
+    """A product that is added to what is there, in ``dtype``; empty: in its operands'."""
+    if isinstance(launch.operator, Gemm):
+        return replace(launch, operator=replace(launch.operator, out_dtype=dtype, accumulate=True))
+    return launch
 
 
 #: Communications that only move data: copy engines do these without SMs (NCCL 2.28 does between GPUs of one domain).

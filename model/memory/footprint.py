@@ -155,7 +155,8 @@ def memory_footprint(
     return MemoryFootprint(
         parameters=weights_bytes((rest, experts), split) + reference_bytes(*held, split),
         gradients=gradients,
-        optimizer=rest.optimizer / split.optimizer + experts.optimizer / split.expert_optimizer
+        optimizer=rest.optimizer / split.optimizer
+        + experts.optimizer / split.expert_optimizer
         + uneven_bytes(*held, split),
         activations=kept,
         outputs=outputs,

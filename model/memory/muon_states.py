@@ -26,7 +26,8 @@ def uneven_bytes(
     """States of a pipeline rank's matrices on the GPU that has most of them, beyond its share over all ranks."""
     if run.muon is None:
         return 0.0
-    parameters, more = parameters_of_stage(config, run, layers, first=first, last=last, others=others), 0
+    parameters = parameters_of_stage(config, run, layers, first=first, last=last, others=others)
+    more = 0.0
     for expert, ranks in ((False, split.optimizer), (True, split.expert_optimizer)):
         matrices = counted(p for p in parameters if p.expert == expert)
         if ranks > 1 and matrices:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, column_sums, one_by_one, streaming
 from joulecast.model.training.parameters import ParameterTensor
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 from joulecast.model.transformer.unfused_norm import SPREAD, by_row
 
 NAME = "optimizer.adafactor"
@@ -58,7 +58,7 @@ def _of_parameter(p: ParameterTensor, run: Implementation) -> Iterator[Launch]:
     yield _of_values("negate", n)
     yield streaming("add", f"{NAME}.add", n, reads=2, dtype="fp32")
     if narrow:
-        yield streaming("unary", f"{NAME}.round", n, writes=0.5, dtype="fp32")
+        yield rounded(f"{NAME}.round", n)
     small = streaming("unary", f"{NAME}.small", n / p.row_values if p.row_values else 1, dtype="fp32")
     yield replace(small, repeat=SMALL if p.row_values else SMALL_OF_VECTOR)
 

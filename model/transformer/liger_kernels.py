@@ -19,9 +19,10 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, RowTile, Streaming
+from joulecast.model.transformer.row_operators import rounded
 
-#: Rows of the weight's gradient that a norm's backward leaves, one of each SM: an H100's or H200's.
-PARTIAL_ROWS = 132
+#: SMs of an H100 or H200: each has one row of a loss at a time, and leaves one of the gradient of a norm's weight.
+SMS = 132
 #: Rows from which norms take :data:`ROWS_OF_BLOCK` of them in a block, if these have at most so many columns.
 MANY_ROWS, SHORT_ROW, ROWS_OF_BLOCK = 32768, 256, 16
 #: Cycles of an SM in a norm's backward: for a row, for a short one, for each byte of either, and for a value where
@@ -83,12 +84,12 @@ def norm_backward(name: str, s: Shard, rows: int, columns: int, completes: str =
     partial = streaming(
         "reduce",
         f"{name}.gamma.grad",
-        PARTIAL_ROWS * columns,
-        writes=1 / PARTIAL_ROWS,
+        SMS * columns,
+        writes=1 / SMS,
         dtype="fp32",
         completes="" if dtype != "fp32" else completes,
     )
-    narrow = streaming("unary", f"{name}.gamma.round", columns, writes=0.5, dtype="fp32", completes=completes)
+    narrow = rounded(f"{name}.gamma.round", columns, completes=completes)
     ends = (partial,) if dtype == "fp32" else (partial, narrow)
     return (*(zeros if s.config.norm_place != "before" else ()), gradient, *ends)
 

@@ -16,27 +16,27 @@ Source: ``fused_linear_cross_entropy.py`` and ``cross_entropy.py`` in ``liger_ke
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from joulecast.model.framework.launches import (
     Launch,
+    added_up,
     input_gradient,
     issued,
     linear_forward,
     streaming,
+    weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import autocast_linear
+from joulecast.model.transformer.liger_kernels import SMS
 from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Cycles of an SM for a logit, for one that is capped beside that, and for a row, of the kernel of loss and gradient,
-#: of which an SM has one row at a time: rows of 32,000 to 262,144 logits on an H200, alone and in iterations, are met
-#: within 15 % (`validate/recorded/liger`) [estimates, +-8 %].
+#: of which an SM has one row at a time, so that the last ones are alone: rows of 32,000 to 262,144 logits on an H200,
+#: alone and in iterations, are met within 15 % (`validate/recorded/liger`) [estimates, +-8 %].
 LOGIT, CAPPED, ROW = 0.365, 0.3, 2000.0
-#: SMs of an H100 or H200, by whose number of rows at a time the last ones are alone.
-ROWS_AT_ONCE = 132
 #: Bytes of a row from which L2 does not keep those of all SMs until they are read again: a third of a megabyte.
 LONG_ROW_BYTES = 4e5
 #: Cycles of an SM for a row, and for a value, that are multiplied by the loss's gradient, in blocks of 1,024 threads:
@@ -81,17 +81,7 @@ def _chunk(s: Shard, rows: int, vocab: int) -> tuple[Launch, ...]:
     hidden, run, dtype = s.config.hidden, s.implementation, s.implementation.dtype
     values = rows * hidden
     casts = autocast_linear.casts("head", replace(s, tokens=rows), vocab, hidden)
-    summed = Gemm(
-        vocab,
-        hidden,
-        rows,
-        dtype=dtype,
-        layout="nt",
-        footprint_bytes=math.inf,
-        name="head.wgrad",
-        out_dtype="fp32" if run.autocast else "",
-        accumulate=True,
-    )
+    summed = added_up(weight_gradient("head", rows, vocab, hidden, dtype), "fp32" if run.autocast else "")
     return (
         *casts,
         linear_forward("head", rows, vocab, hidden, dtype),
@@ -99,7 +89,7 @@ def _chunk(s: Shard, rows: int, vocab: int) -> tuple[Launch, ...]:
         input_gradient("head", rows, vocab, hidden, dtype),
         *((widened("head.dgrad.widen", values, dtype),) if run.autocast else ()),
         *((rounded("head.wgrad.round", values),) if run.autocast and run.lora is None else ()),
-        *((Launch(summed),) if run.lora is None else ()),
+        *((summed,) if run.lora is None else ()),
     )
 
 
@@ -140,6 +130,6 @@ def alone_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
 def gradients(name: str, rows: int, vocab: int, dtype: str, *, capped: bool) -> Launch:
     """Loss of so many rows of logits, whose gradient is written over them; each row is read twice."""
     row_bytes, cycles = DTYPE_BYTES[dtype] * vocab, ROW + (LOGIT + CAPPED * capped) * vocab
-    at_once = -(-rows // ROWS_AT_ONCE) * ROWS_AT_ONCE
+    at_once = -(-rows // SMS) * SMS
     reads = 2.0 if row_bytes > LONG_ROW_BYTES else 1.0
     return issued("unary", name, rows * vocab, cycles * at_once, activity=1.0, reads=reads, dtype=dtype)

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import (
     Launch,
+    added_up,
     input_gradient,
     issued,
     linear_forward,
@@ -29,7 +30,6 @@ from joulecast.model.framework.launches import (
     weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer.row_operators import accumulated, rounded, widened
 
 #: How log-probabilities are made, by the word of ``implementation.log_probabilities``.
@@ -80,7 +80,7 @@ def whole_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
         ),
         streaming("fill", "log_probs.rows.grad.fill", logits, reads=0, dtype="fp32"),
         reordered("log_probs.rows.grad", logits, "fp32"),
-        streaming("unary", "log_probs.round", logits, writes=0.5, dtype="fp32"),
+        rounded("log_probs.round", logits),
     )
 
 
@@ -135,28 +135,15 @@ def chunked_backward(s: Shard, vocab: int, completes: str) -> tuple[Launch, ...]
         own = [
             *_logits(s, positions, words),
             turn,
-            _summed(input_gradient("head", positions, words, hidden, run.dtype)),
+            added_up(input_gradient("head", positions, words, hidden, run.dtype), "fp32"),
         ]
         if trains:
-            own.append(_summed(weight_gradient("head", positions, words, hidden, run.dtype)))
+            own.append(added_up(weight_gradient("head", positions, words, hidden, run.dtype), "fp32"))
         out += [replace(one, repeat=count) for one in own]
     if trains and kept != "fp32":
-        out.append(_narrowed("head.weight.grad.round", vocab * hidden, kept, completes))
+        out.append(rounded("head.weight.grad.round", vocab * hidden, completes=completes))
     elif trains and completes:
         out[-1] = replace(out[-1], completes=completes)
     if kept != "fp32":
-        out.append(_narrowed("log_probs.grad.round", values, kept))
+        out.append(rounded("log_probs.grad.round", values))
     return (*out, *accumulated("log_probs.select.grad", scored(s), s.tokens, hidden, kept))
-
-
-def _summed(launch: Launch) -> Launch:
-    """A product that is added up in fp32."""
-    product = launch.operator
-    if isinstance(product, Gemm):
-        return replace(launch, operator=replace(product, out_dtype="fp32", accumulate=True))
-    return launch
-
-
-def _narrowed(name: str, values: int, dtype: str, completes: str = "") -> Launch:
-    writes = DTYPE_BYTES[dtype] / DTYPE_BYTES["fp32"]
-    return streaming("unary", name, values, writes=writes, dtype="fp32", completes=completes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from joulecast.model.framework.launches import Launch, collective, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import liger_loss, log_probabilities
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Cycles of an SM for a logit whose exponential Inductor's kernels take, in the loss and in its gradient: one kernel
 #: each of a row of `validate/recorded/h200_sxm/train_modules.jsonl` [estimate, +-5 %].
@@ -105,7 +105,7 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         )
     if liger_loss.alone(s):
         return liger_loss.alone_backward(s, vocab)
-    narrow = streaming("unary", "loss.round", logits, writes=0.5, dtype="fp32")
+    narrow = rounded("loss.round", logits)
     return (
         streaming("fill", "loss.grad.one", 1, reads=0, dtype=dtype),
         streaming("fill", "loss.grad.fill", logits, reads=0, dtype=dtype),
@@ -166,7 +166,7 @@ def _parallel_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     return (
         streaming("nll_loss_backward", "loss.pick.grad", tokens, dtype="fp32", rows=tokens),
         _walked("loss.scale.grad", logits, SCALED),
-        streaming("unary", "loss.from_fp32", logits, writes=0.5, dtype="fp32"),
+        rounded("loss.from_fp32", logits),
     )
 
 

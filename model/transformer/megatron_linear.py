@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import (
     Launch,
+    added_up,
     collective,
     input_gradient,
     linear_forward,
@@ -20,7 +21,7 @@ from joulecast.model.framework.launches import (
     weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import narrow_kernels, pipelined_products, stored_narrow
 
@@ -129,11 +130,7 @@ def _beside(kind: str, name: str, size_bytes: float, s: Shard) -> Launch:
 def fused_weight_gradient(name: str, s: Shard, outputs: int, inputs: int) -> Launch:
     """Weight gradient added to the gradients' buffer within the product (``gradient_accumulation_fusion``)."""
     launch = weight_gradient(name, s.tokens, outputs, inputs, s.implementation.dtype, completes=f"{name}.weight")
-    if isinstance(launch.operator, Gemm):
-        launch = replace(
-            launch, operator=replace(launch.operator, out_dtype=s.implementation.gradient_dtype, accumulate=True)
-        )
-    return narrow_kernels.product(launch, s.implementation.narrow)
+    return narrow_kernels.product(added_up(launch, s.implementation.gradient_dtype), s.implementation.narrow)
 
 
 def gathers(s: Shard) -> bool:

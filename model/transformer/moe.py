@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, added_up, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer import (
@@ -235,11 +235,11 @@ def _grouped_backward(
     dtype, narrow = s.implementation.dtype, s.implementation.narrow
     dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")
     wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
-    added = replace(wgrad, out_dtype=s.implementation.gradient_dtype, accumulate=True)
+    added = added_up(Launch(wgrad, completes=f"{name}.weight"), s.implementation.gradient_dtype)
     return (
         *(_cast(f"{name}.grad", s, e, outputs, gradient=True) if cast else ()),
         narrow_kernels.product(Launch(dgrad), narrow),
-        narrow_kernels.product(Launch(added, completes=f"{name}.weight"), narrow),
+        narrow_kernels.product(added, narrow),
     )
 
 

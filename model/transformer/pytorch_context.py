@@ -25,7 +25,7 @@ from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer.ring_steps import local_step, step, step_queries
-from joulecast.model.transformer.row_operators import widened
+from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Type in which results and gradients are added up.
 SUMS = "fp32"
@@ -39,7 +39,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     for number in range(1, ranks):
         out += _arrived(own, step(own, "forward", number), number)
         out += _joined(own, step_queries(own, number) * s.attention_width)
-    return (*out, streaming("unary", "attention.round", s.tokens * s.attention_width, writes=0.5, dtype=SUMS))
+    return (*out, rounded("attention.round", s.tokens * s.attention_width))
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
@@ -53,9 +53,9 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         added = _added(own, step_queries(own, number) * s.attention_width + _step_keys(own, number))
         sent_since = not _gathers(s) and number < ranks - 1
         out += [replace(added[0], waits=True, outstanding=int(sent_since)), *added[1:], *_passed_on(own)]
-    rounded = streaming("unary", "attention.grad.round", queries + keys, writes=0.5, dtype=SUMS)
+    narrow = rounded("attention.grad.round", queries + keys)
     summed = streaming("reduce", "attention.keys.grad.sum", keys, writes=_share(s), dtype=_dtype(s))
-    return (*out, replace(rounded, waits=True), summed)
+    return (*out, replace(narrow, waits=True), summed)
 
 
 def _every_head(s: Shard) -> Shard:
