@@ -6,6 +6,10 @@ transformers, TRL, LLaMA-Factory and ms-swift have one switch, which swaps what 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import LigerKernel
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.draft import Draft
@@ -30,30 +34,41 @@ def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
     key = on if config.on(on) else next(iter(plugin), "")
     if not key:
         return
-    if "workload.model" not in draft.settings:
-        tiled = draft.value("implementation.log_probabilities")
-        draft.put(KEY, ["rms_norm", "rope", "swiglu"] if tiled else True, *config.source(key))
-        return
-    model = draft.model(asked)
-    default = swapped_kernels(True, model)
-    if key == on:
-        given = {str(name): bool(value) for name, value in table.items()}
-        chosen = [name for name in {*default, *given} if given.get(name, name in default)]
-    else:
-        gate = GATES.get(model.activation, "swiglu")
-        names = (name.removeprefix("liger_") for name in plugin)
-        chosen = [gate if name in ("glu_activation", "swiglu") else name for name in names]
-    losses = () if draft.value("implementation.log_probabilities") else LOSSES  # TRL's of tiles stays
-    kernels: list[LigerKernel] = [name for name in (*GATES.values(), "rms_norm", "rope", *losses) if name in chosen]
-    unknown = unknown_in(tuple(kernels), model)
-    if draft.value("implementation.compile"):
-        unknown = "in a compiled model"
-    if draft.value("workload.objective"):
-        unknown = "beside losses on pairs"
+    tiled = bool(draft.value("implementation.log_probabilities"))  # whose loss stays TRL's
+    swapped: bool | list[LigerKernel] = ["rms_norm", "rope", "swiglu"] if tiled else True
+    unknown = _unknown_beside(draft)
+    if not unknown and "workload.model" in draft.settings:
+        model = draft.model(asked)
+        default = swapped_kernels(True, model)
+        chosen = _of_table(table, default) if key == on else _of_plugin(plugin, model)
+        swapped = sorted(chosen - set(LOSSES) if tiled else chosen)
+        unknown = unknown_in(tuple(swapped), model)
+        swapped = True if set(swapped) == set(default) else swapped
     if unknown:
+        logits = "" if draft.value("implementation.log_probabilities") == "chunked" else ", and the logits take memory"
         draft.warn(
             f"{config.own(key)}: Liger's kernels are not known {unknown}; norms, rotary embedding, MLP and loss are "
-            "forecast in transformers' own, with which the iteration is longer, and the logits take memory"
+            f"forecast in transformers' own, with which the iteration is longer{logits}"
         )
-    elif kernels:
-        draft.put(KEY, True if set(kernels) == set(default) else sorted(kernels), *config.source(key))
+    elif swapped:
+        draft.put(KEY, swapped, *config.source(key))
+
+
+def _unknown_beside(draft: Draft) -> str:
+    """Beside what of the job these kernels are not known, whatever its model; empty where they are."""
+    if draft.value("workload.objective"):
+        return "beside losses on pairs"
+    return "in a compiled model" if draft.value("implementation.compile") else ""
+
+
+def _of_table(table: Mapping[str, Any], default: Sequence[LigerKernel]) -> set[LigerKernel]:
+    """Those of the one switch: what is swapped by default, but for what the table says."""
+    return {name for name in get_args(LigerKernel) if table.get(name, name in default)}
+
+
+def _of_plugin(switches: Sequence[str], model: ModelConfig) -> set[LigerKernel]:
+    """Those that have a switch of their own, in whose names every gate is the model's."""
+    gate = GATES.get(model.activation, "swiglu")
+    named = {name.removeprefix("liger_") for name in switches}
+    gated: set[LigerKernel] = {gate} if named & {"glu_activation", "swiglu"} else set()
+    return gated | {name for name in get_args(LigerKernel) if name in named and name not in GATES.values()}
