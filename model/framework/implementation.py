@@ -135,8 +135,8 @@ class Implementation(HashedOnce):
     loss_metrics
         Metrics of training that each take PyTorch's cross-entropy of a micro-batch's logits once more, in fp32.
     log_probabilities, scored_share
-        How a loss on pairs of sequences takes tokens' log-probabilities, empty for cross-entropy, and of which share of
-        the positions where not of all (:mod:`joulecast.model.transformer.log_probabilities`).
+        How a loss takes tokens' log-probabilities, empty for cross-entropy of next tokens, and of which share of the
+        positions where not of all (:mod:`joulecast.model.transformer.log_probabilities`).
     reference
         Model whose forward follows each of the trained one's in such a loss: a ``copy``, or the same with
         ``adapters-off``; empty where none runs.
@@ -164,8 +164,8 @@ class Implementation(HashedOnce):
     added_share
         Share of ``pytorch-eager``'s backwards that find gradients and add theirs: all but an iteration's first, or all.
     optimizer
-        ``adamw``, or ``adamw-for-loop``: a kernel for each operation on each of ``pytorch-eager``'s parameters; or one
-        of :data:`joulecast.model.training.other_optimizers.RULES`.
+        ``adamw``, or ``adamw-for-loop``: a kernel for each operation on each of ``pytorch-eager``'s parameters; or
+        ``muon``, or one of :data:`joulecast.model.training.other_optimizers.RULES`.
     step_wait_s
         Time for which the GPU waits for the host at each parameter, where the optimizer synchronises behind it [s].
     wide_embedding_states

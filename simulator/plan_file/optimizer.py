@@ -17,11 +17,11 @@ OPTIMIZER = "implementation.optimizer"
 
 def optimizer_assumptions(plan: Plan) -> tuple[str, ...]:
     """How long bitsandbytes lets the GPU wait, and what it keeps in fp32."""
-    wait = step_wait_s(plan)
-    if not wait:
+    kind = KINDS.get(plan.implementation.optimizer)
+    if kind is None:
         return ()
-    said = f"bitsandbytes lets the GPU wait for its host at each parameter, {1e6 * wait:.0f} us"
-    wide = is_trainer(plan) and KINDS[plan.implementation.optimizer].narrow and plan.workload.lora is None
+    said = f"bitsandbytes lets the GPU wait for its host at each parameter, {1e6 * step_wait_s(plan):.0f} us"
+    wide = is_trainer(plan) and kind.narrow and plan.workload.lora is None
     return (said, *(("moments of embeddings are in fp32, as Hugging Face's Trainer has them",) if wide else ()))
 
 

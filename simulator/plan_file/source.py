@@ -166,7 +166,15 @@ def explain(error: ValidationError, source: Source, tables: Mapping[str, type[Ba
     if first["type"] == "model_type" and isinstance(first["input"], list):
         remedy = f"A plan has one [{key}]; joulecast sweep goes through several clusters."
         return source.error("several tables of one name", key, remedy=remedy)
+    if first["type"] == "bool_type" and any(one["type"] == "list_type" for one in details if _same_key(one, first)):
+        word = "true, false or a list"
+        return source.error(f"{_shown(first['input'])} is not {word}", key, remedy=f"Write {word}.")
     return source.error(_what_is_wrong(first), key, remedy=_remedy(first))
+
+
+def _same_key(one: ErrorDetails, other: ErrorDetails) -> bool:
+    """Whether two errors are of branches of one key's union."""
+    return one["loc"][:-1] == other["loc"][:-1]
 
 
 _UNION_BRANCHES = {

@@ -68,7 +68,7 @@ def test_a_list_swaps_its_kernels_alone() -> None:
         (tables(cluster={"gpus": 2}, parallelism={"tensor_model_parallel_size": 2}), "split"),
         (tables(cluster={"gpus": 2}, parallelism={"pipeline_model_parallel_size": 2}), "pipelines"),
         (tables(liger=["layer_norm"]), "[implementation.liger_kernel.0]"),
-        (tables(liger="yes"), "liger_kernel"),
+        (tables(liger="swiglu"), "Write true, false or a list."),
     ],
 )
 def test_what_is_not_known_is_refused(given: dict[str, Any], words: str) -> None:
