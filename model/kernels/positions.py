@@ -39,8 +39,7 @@ class Looking:
     look
         Of each square.
     block
-        Of each block of queries in a window; of documents, of what ``more`` counts. As they are multiplied they take
-        energy, too.
+        Of each block of queries in a window; of documents, of what ``more`` counts. They are computed, and take energy.
     stall
         The same of what takes time alone.
     """

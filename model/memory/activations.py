@@ -16,6 +16,7 @@ from joulecast.model.transformer import (
     delta_net,
     hybrid_exchange,
     liger_loss,
+    log_probabilities,
     math_attention,
     multi_token,
     operator_checkpoints,
@@ -240,7 +241,7 @@ def _eager_activation_extra(s: Shard) -> int:
 def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
-    if pairs_kept.chunked(s):
+    if log_probabilities.in_tiles(s):
         return pairs_kept.head_bytes(s)
     if s.implementation.modules != "joint":
         if liger_loss.fused(s):

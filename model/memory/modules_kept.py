@@ -165,7 +165,7 @@ def _mlp_width(s: Shard) -> int:
 def _mlp_tensors_width(s: Shard) -> int:
     """Of all that the gradients of activation and weights read."""
     if s.config.gated_mlp:
-        again = s.implementation.compiled or liger_kernels.gated(s)
+        again = s.implementation.compiled or liger_kernels.swaps_gate(s)
         return s.ffn * (GATED_COMPILED - _cast_anew(s) if again else GATED_TENSORS)
     if modules_activation.formula(s):
         mixed = s.implementation.autocast and not s.implementation.prepared

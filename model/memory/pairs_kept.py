@@ -11,7 +11,7 @@ from __future__ import annotations
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import modules_kept
-from joulecast.model.transformer.log_probabilities import CHUNKED, TILE_TOKENS, TILE_WORDS, scored
+from joulecast.model.transformer.log_probabilities import TILE_TOKENS, TILE_WORDS, in_tiles, scored
 
 #: Bytes of a value in fp32.
 WIDE = 4.0
@@ -21,11 +21,6 @@ WIDE = 4.0
 OWN_TENSORS, REFERENCE_TENSORS = 2, 4
 #: Tensors of the MLP's and of the residual stream's width that a layer's forward without gradients holds at once.
 MLP_TENSORS, STREAM_TENSORS = 3, 2
-
-
-def chunked(s: Shard) -> bool:
-    """Whether logits are made in tiles."""
-    return s.implementation.log_probabilities == CHUNKED
 
 
 def head_bytes(s: Shard) -> float:
@@ -39,7 +34,7 @@ def loss_transient_bytes(s: Shard, vocab: int, weight: float) -> float:
 
     ``weight``: bytes of the gradient of the head's weight, 0 where it has none.
     """
-    if not chunked(s):
+    if not in_tiles(s):
         stream = float(s.tokens * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
         return max(OWN_TENSORS * WIDE * s.tokens * vocab, weight + stream)
     values, trained = scored(s) * s.config.hidden, vocab * s.config.hidden * (weight > 0.0)
@@ -52,7 +47,7 @@ def reference_transient_bytes(s: Shard) -> float:
     """What a reference's forward holds beside what the policy has kept, at its highest; 0 where none runs."""
     if not s.implementation.reference:
         return 0.0
-    head = tile_bytes(s) if chunked(s) else REFERENCE_TENSORS * WIDE * s.tokens * s.config.vocab
+    head = tile_bytes(s) if in_tiles(s) else REFERENCE_TENSORS * WIDE * s.tokens * s.config.vocab
     return max(_layer_bytes(s), head)
 
 
@@ -62,7 +57,7 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
         return _layer_bytes(s)
     size = DTYPE_BYTES[s.implementation.dtype]
     tile = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
-    return max(_layer_bytes(s), tile if chunked(s) else (size + WIDE) * s.tokens * s.config.vocab)
+    return max(_layer_bytes(s), tile if in_tiles(s) else (size + WIDE) * s.tokens * s.config.vocab)
 
 
 def _layer_bytes(s: Shard) -> float:

@@ -177,7 +177,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     """Final norm, head and loss of one micro-batch; under sequence parallelism the head sees the gathered sequence."""
     config, implementation = s.config, s.implementation
     vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
-    if implementation.log_probabilities == log_probabilities.CHUNKED:
+    if log_probabilities.in_tiles(s):
         tiles = log_probabilities.chunked_forward(s, vocab)
         return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *tiles)
     if liger_loss.fused(s):
@@ -214,7 +214,7 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     done = "head.weight" if not (accumulate or tied) else ""
     first, last = ("", done) if implementation.autocast else (done, "")
     kernels, sums = pytorch_norm.backward("norm", s, accumulate)
-    if implementation.log_probabilities == log_probabilities.CHUNKED:
+    if log_probabilities.in_tiles(s):
         return (
             *log_probabilities.chunked_backward(s, vocab, done),
             *_bias_gradient(s, vocab, accumulate),

@@ -35,17 +35,17 @@ GELU = {8192: (0.44, 0.47), 16384: (0.54, 0.65), 65536: (0.29, 1.0)}
 GELU_SPARE = 0.2
 
 
-def normed(s: Shard) -> bool:
+def swaps_norms(s: Shard) -> bool:
     """Whether norms are Liger's."""
     return "rms_norm" in s.implementation.liger
 
 
-def rotated(s: Shard) -> bool:
+def swaps_rotation(s: Shard) -> bool:
     """Whether rotary embedding is Liger's."""
     return "rope" in s.implementation.liger
 
 
-def gated(s: Shard) -> bool:
+def swaps_gate(s: Shard) -> bool:
     """Whether the gate of the MLP is Liger's."""
     return not {"swiglu", "geglu"}.isdisjoint(s.implementation.liger)
 

@@ -46,6 +46,11 @@ FOLDED, FOLDED_ALONE, TURNED = 0.40, 0.20, 0.25
 CAPPED = 0.20
 
 
+def in_tiles(s: Shard) -> bool:
+    """Whether logits are made in tiles."""
+    return s.implementation.log_probabilities == CHUNKED
+
+
 def scored(s: Shard) -> int:
     """Positions of a micro-batch whose next token is scored: no sequence's last one."""
     return min(round(s.tokens * s.implementation.scored_share), s.tokens - s.batch)

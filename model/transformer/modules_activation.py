@@ -9,6 +9,7 @@ from __future__ import annotations
 from joulecast.model.framework.launches import ONE_BY_ONE, Launch, issued, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer import liger_kernels
 from joulecast.model.transformer.row_operators import MIXED, WIDEN
 
 #: Cycles of an SM for a value: SiLU, its gradient, tanh. Kernels of four rows of
@@ -107,7 +108,9 @@ def formula(s: Shard) -> bool:
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
-    """Between the products of an MLP without a gate."""
+    """Between the products of an MLP without a gate, or with one that is joined to up."""
+    if liger_kernels.swaps_gate(s):
+        return liger_kernels.gate_forward(s, joint=True)
     if _bloom(s):
         return _formula(s, BLOOM)
     if formula(s) and s.implementation.autocast:
@@ -117,6 +120,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
+    if liger_kernels.swaps_gate(s):
+        return liger_kernels.gate_backward(s, joint=True)
     if _bloom(s):
         return _formula(s, BLOOM_BACKWARD)
     if formula(s) and s.implementation.autocast:
@@ -160,30 +165,39 @@ def _mixed(s: Shard, steps: tuple[tuple[str, float, float, bool], ...]) -> tuple
     )
 
 
-def gate(s: Shard) -> Launch:
-    """Activation of the gate."""
+def gate(s: Shard) -> tuple[Launch, ...]:
+    """Activation of the gate; Liger's kernel makes it with the product."""
+    if liger_kernels.swaps_gate(s):
+        return ()
     elements, kind = s.tokens * s.ffn, s.config.activation
     if kind == "gelu":
-        return streaming("gelu", f"gate.{kind}", elements, dtype=s.implementation.dtype)
-    return issued("unary", f"gate.{kind}", elements, SILU * elements, activity=1.0, dtype=s.implementation.dtype)
+        return (streaming("gelu", f"gate.{kind}", elements, dtype=s.implementation.dtype),)
+    return (issued("unary", f"gate.{kind}", elements, SILU * elements, activity=1.0, dtype=s.implementation.dtype),)
 
 
-def gate_product(s: Shard) -> Launch:
+def gate_product(s: Shard) -> tuple[Launch, ...]:
     """Product of the activated gate and up."""
-    return streaming("mul", "gate.product", s.tokens * s.ffn, reads=2, dtype=s.implementation.dtype)
+    if liger_kernels.swaps_gate(s):
+        return liger_kernels.gate_forward(s, joint=False)
+    return (streaming("mul", "gate.product", s.tokens * s.ffn, reads=2, dtype=s.implementation.dtype),)
 
 
 def gate_product_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of up and of the activated gate."""
+    if liger_kernels.swaps_gate(s):
+        return liger_kernels.gate_backward(s, joint=False)
     elements, dtype = s.tokens * s.ffn, s.implementation.dtype
     return tuple(
         streaming("mul", f"gate.product.{side}", elements, reads=2, dtype=dtype) for side in ("grad_up", "grad_gate")
     )
 
 
-def gate_backward(s: Shard) -> Launch:
-    """Gradient of the gate's activation."""
+def gate_backward(s: Shard) -> tuple[Launch, ...]:
+    """Gradient of the gate's activation, which Liger's kernel has made."""
+    if liger_kernels.swaps_gate(s):
+        return ()
     elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
     if kind == "gelu":
-        return streaming("gelu_backward", f"gate.{kind}.grad", elements, reads=2, dtype=dtype)
-    return issued("mul", f"gate.{kind}.grad", elements, SILU_GRADIENT * elements, activity=1.0, reads=2, dtype=dtype)
+        return (streaming("gelu_backward", f"gate.{kind}.grad", elements, reads=2, dtype=dtype),)
+    cycles = SILU_GRADIENT * elements
+    return (issued("mul", f"gate.{kind}.grad", elements, cycles, activity=1.0, reads=2, dtype=dtype),)

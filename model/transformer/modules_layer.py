@@ -209,7 +209,7 @@ def _joint(s: Shard) -> bool:
 
 def head_norm_forward(s: Shard, only: str = "") -> tuple[Launch, ...]:
     """Norms of queries and keys, or of ``only`` one of them; their products are theirs alone: no copy."""
-    if liger_kernels.normed(s):
+    if liger_kernels.swaps_norms(s):
         parts = (one for one in rotary.normed_parts(s) if one[0].startswith(only))
         return tuple(liger_kernels.norm_forward(f"{part}_norm", s, rows, columns) for part, rows, columns in parts)
     if not pytorch_norm.unfused(s):
@@ -225,11 +225,11 @@ def head_norm_forward(s: Shard, only: str = "") -> tuple[Launch, ...]:
 
 def head_norm_backward(s: Shard, accumulate: bool, only: str = "") -> tuple[Launch, ...]:
     """Gradient of :func:`head_norm_forward`."""
-    if not (pytorch_norm.unfused(s) or liger_kernels.normed(s)):
+    if not (pytorch_norm.unfused(s) or liger_kernels.swaps_norms(s)):
         return tuple(one for one in rotary.head_norm_backward(s, accumulate) if one.operator.name.startswith(only))
     launches: list[Launch] = []
     undone = unfused_norm.backward if s.config.qk_norm_whole else unfused_norm.heads_backward
-    undone = liger_kernels.norm_backward if liger_kernels.normed(s) else undone
+    undone = liger_kernels.norm_backward if liger_kernels.swaps_norms(s) else undone
     for part, rows, columns in reversed(rotary.normed_parts(s)):
         if part.startswith(only):
             name, done = f"{part}_norm", "" if accumulate else f"{part}_norm.weight"
@@ -258,44 +258,26 @@ def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
     hidden, products = s.config.hidden, first_products(s)
     if len(products) == 1:
-        activated = (
-            liger_kernels.gate_forward(s.between, joint=True)
-            if liger_kernels.gated(s)
-            else modules_activation.forward(s.between)
-        )
-        return (*autocast_linear.forward("up", s, s.up_width, hidden), *activated)
-    if liger_kernels.gated(s):
-        return (
-            *autocast_linear.forward("gate", s, s.ffn, hidden),
-            *autocast_linear.forward("up", s, s.ffn, hidden),
-            *liger_kernels.gate_forward(s.between, joint=False),
-        )
+        return (*autocast_linear.forward("up", s, s.up_width, hidden), *modules_activation.forward(s.between))
     return (
         *autocast_linear.forward("gate", s, s.ffn, hidden),
-        modules_activation.gate(s.between),
+        *modules_activation.gate(s.between),
         *autocast_linear.forward("up", s, s.ffn, hidden),
-        modules_activation.gate_product(s.between),
+        *modules_activation.gate_product(s.between),
     )
 
 
 def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     hidden, bias = s.config.hidden, s.config.mlp_bias
     if len(first_products(s)) == 1:
-        undone = (
-            liger_kernels.gate_backward(s.between, joint=True)
-            if liger_kernels.gated(s)
-            else modules_activation.backward(s.between)
+        return (
+            *modules_activation.backward(s.between),
+            *autocast_linear.backward("up", s, s.up_width, hidden, bias, accumulate),
         )
-        return (*undone, *autocast_linear.backward("up", s, s.up_width, hidden, bias, accumulate))
-    liger = liger_kernels.gated(s)
     return (
-        *(
-            liger_kernels.gate_backward(s.between, joint=False)
-            if liger
-            else modules_activation.gate_product_backward(s.between)
-        ),
+        *modules_activation.gate_product_backward(s.between),
         *autocast_linear.backward("up", s, s.ffn, hidden, bias, accumulate),
-        *(() if liger else (modules_activation.gate_backward(s.between),)),
+        *modules_activation.gate_backward(s.between),
         *autocast_linear.backward("gate", s, s.ffn, hidden, bias, accumulate),
         _branches("up", s),
     )

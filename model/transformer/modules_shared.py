@@ -54,9 +54,9 @@ def _first_forward(s: Shard) -> tuple[Launch, ...]:
         return (*autocast_linear.forward("shared_up", s, s.up_width, hidden), *modules_activation.forward(s))
     return (
         *autocast_linear.forward("shared_gating", s, s.ffn, hidden),
-        modules_activation.gate(s),
+        *modules_activation.gate(s),
         *autocast_linear.forward("shared_up", s, s.ffn, hidden),
-        modules_activation.gate_product(s),
+        *modules_activation.gate_product(s),
     )
 
 
@@ -68,7 +68,7 @@ def _first_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     return (
         *modules_activation.gate_product_backward(s),
         *autocast_linear.backward("shared_up", s, s.ffn, hidden, False, accumulate),
-        modules_activation.gate_backward(s),
+        *modules_activation.gate_backward(s),
         *autocast_linear.backward("shared_gating", s, s.ffn, hidden, False, accumulate),
         eager.residual_addition("shared.grad.branches", s),
     )

@@ -13,12 +13,12 @@ from joulecast.model.transformer import liger_kernels, unfused_norm
 def unfused(s: Shard) -> bool:
     """Whether RMSNorm, or Cohere's layer norm, is made of tensor operations."""
     run, written = s.implementation, s.config.norm == "rmsnorm" or s.config.norm_formula == "centred"
-    return run.modules == "transformers" and written and not run.compiled and not liger_kernels.normed(s)
+    return run.modules == "transformers" and written and not run.compiled and not liger_kernels.swaps_norms(s)
 
 
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
-    if liger_kernels.normed(s):
+    if liger_kernels.swaps_norms(s):
         return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.config.hidden),)
     if unfused(s):
         return unfused_norm.forward(name, s.stream, s.norm_tokens, s.config.hidden)
@@ -42,7 +42,7 @@ def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     if not eager.after_block(s):
         return eager.branch_norm_forward(name, s)
     norm = eager.branch_norm(name, s)
-    if liger_kernels.normed(s):
+    if liger_kernels.swaps_norms(s):
         return (liger_kernels.norm_forward(norm, s, s.norm_tokens, s.config.hidden),)
     return (
         unfused_norm.forward(norm, s, s.norm_tokens, s.config.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
@@ -72,7 +72,7 @@ def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...],
 
 def _undone(s: Shard) -> Callable[..., tuple[Launch, ...]] | None:
     """Gradient of a norm that is not PyTorch's fused one."""
-    if liger_kernels.normed(s):
+    if liger_kernels.swaps_norms(s):
         return liger_kernels.norm_backward
     return unfused_norm.backward if unfused(s) else None
 
@@ -84,7 +84,7 @@ def last_needed(name: str, s: Shard) -> tuple[str, int]:
     """
     if unfused(s):
         return f"{name}.weighed", 0
-    return (f"{name}.liger" if liger_kernels.normed(s) else name), 1
+    return (f"{name}.liger" if liger_kernels.swaps_norms(s) else name), 1
 
 
 def half_backward(

@@ -41,7 +41,7 @@ def _key_heads(s: Shard) -> int:
 
 def parted(s: Shard) -> bool:
     """Whether a part of each head is rotated and joined to the rest, of which there may be none."""
-    return (s.config.rotary_fraction < 1 or s.config.sliced_projections) and not liger_kernels.rotated(s)
+    return (s.config.rotary_fraction < 1 or s.config.sliced_projections) and not liger_kernels.swaps_rotation(s)
 
 
 def wide_table(s: Shard) -> bool:
@@ -52,7 +52,7 @@ def wide_table(s: Shard) -> bool:
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and keys."""
     launches: list[Launch] = []
-    if liger_kernels.rotated(s):
+    if liger_kernels.swaps_rotation(s):
         return liger_kernels.rotary(s)
     if s.config.paired_rotary:
         return _paired(s)
@@ -76,7 +76,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, without the copies that turn it."""
-    if liger_kernels.rotated(s):
+    if liger_kernels.swaps_rotation(s):
         return liger_kernels.rotary(s, ".grad")
     if s.config.paired_rotary:
         return _paired_backward(s)
@@ -207,7 +207,7 @@ def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
 
 def turned(part: str, s: Shard) -> tuple[Launch, ...]:
     """Copy of the gradient of queries or keys from heads first to tokens first; nothing without PyTorch's rotation."""
-    if liger_kernels.rotated(s):
+    if liger_kernels.swaps_rotation(s):
         return ()
     return tuple(turn(f"rotary.{part}.grad.clone", whole, s) for name, whole in _parts(s) if name == part)
 
