@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import modules_kept
+from joulecast.model.memory import liger_kept, modules_kept
+from joulecast.model.transformer import liger_loss
 from joulecast.model.transformer.log_probabilities import TILE_TOKENS, TILE_WORDS, in_tiles, scored
 
 #: Bytes of a value in fp32.
@@ -55,9 +56,14 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
     """The most that a forward whose layers keep nothing holds at once beside what is kept, the ``last`` stage's too."""
     if not last:
         return _layer_bytes(s)
-    size = DTYPE_BYTES[s.implementation.dtype]
-    tile = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
-    return max(_layer_bytes(s), tile if in_tiles(s) else (size + WIDE) * s.tokens * s.config.vocab)
+    size, vocab = DTYPE_BYTES[s.implementation.dtype], s.config.vocab
+    if in_tiles(s):
+        head = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
+    elif liger_loss.fused(s):
+        head = liger_kept.transient_bytes(s, vocab)
+    else:
+        head = (size + WIDE) * s.tokens * vocab
+    return max(_layer_bytes(s), head)
 
 
 def _layer_bytes(s: Shard) -> float:

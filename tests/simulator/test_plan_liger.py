@@ -100,6 +100,17 @@ def test_layers_are_computed_again_up_to_what_their_backward_needs(model: str, l
     assert again.ranks[0].memory_by_part_bytes["activations"] < kept.ranks[0].memory_by_part_bytes["activations"]
 
 
+def test_no_logits_are_there_while_autocast_keeps_rounded_weights() -> None:
+    """They were counted beside the weights that a forward rounds, where its layers are computed again."""
+    wide = {"implementation": {"parameter_precision": "fp32"}, "workload": {"micro_batch_size": 2}}
+    kept, again = (
+        forecast(plan("gemma-3-1b", schedule={"recompute": one}, **wide)).ranks[0] for one in ("none", "full")
+    )
+    logits = 2 * 2048 * load_model("gemma-3-1b").vocab
+    assert again.memory_by_part_bytes["transient"] < 6 * logits
+    assert again.memory_bytes < kept.memory_bytes
+
+
 def test_the_loss_asks_the_gpu_and_leaves_no_logits_to_widen() -> None:
     trainer = {"implementation": {"training_loop": "trainer"}}
     assert loop_wait_s(plan()) == pytest.approx(2 * loop_wait_s(plan(liger=False)))
