@@ -140,16 +140,16 @@ def memory_footprint(
     kept = _kept_bytes(one, _stack_bytes(config, implementation, batch, sequence, one, rank), rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
-    stepping = max(rest.in_step, experts.in_step)
-    in_step = states * widened_gradient_bytes(implementation)  # while no activation is there
+    temporary = max(rest.temporary, experts.temporary)
+    at_step = states * widened_gradient_bytes(implementation)  # while no activation is there
     if implementation.framework == "megatron":
-        in_step += stepping
-    transient = max(transient, in_step - kept - outputs - buffers, rounded_forward_bytes(one, held))
+        at_step += temporary
+    transient = max(transient, at_step - kept - outputs - buffers, rounded_forward_bytes(one, held))
     whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(*held)
     else:
-        gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split, stepping)
+        gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split, temporary)
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
@@ -203,12 +203,12 @@ def _gathered_and_gradients(
     one: MicroBatchBytes,
     rank: PipelineRank,
     split: StateShards,
-    in_step: float,
+    temporary: float,
 ) -> tuple[float, float]:
     """What FSDP holds whole when memory is fullest, and the gradients of one GPU that are there then.
 
     ``elements`` are its gradients, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations;
-    ``in_step`` is what the optimizer's step needs beside all gradients.
+    ``temporary`` is what the optimizer's step needs beside all gradients.
     """
     implementation = one.shard.implementation
     of_reference = 0.0
@@ -221,7 +221,9 @@ def _gathered_and_gradients(
         in_backward = whole[1] + one.layer_transient - counted, whole[2]
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
-        gradients = gradients_at_peak(gradients, kept, in_backward, one, rank, split, max(of_table, in_step) - counted)
+        gradients = gradients_at_peak(
+            gradients, kept, in_backward, one, rank, split, max(of_table, temporary) - counted
+        )
     return gathered, gradients
 
 

@@ -46,13 +46,13 @@ class StateShards:
 class Held:
     """Parameters held together: the number of those that are trained, and the bytes of all weights.
 
-    ``optimizer`` are the bytes of the optimizer's states, ``in_step`` what it needs for the moment, at most.
+    ``optimizer`` are the bytes of the optimizer's states, ``temporary`` what its step needs beside, at most.
     """
 
     elements: float
     weights: float
     optimizer: float = 0.0
-    in_step: float = 0.0
+    temporary: float = 0.0
 
 
 def _held(parameters: Iterable[ParameterTensor], of: Implementation, dtype: str) -> Held:
@@ -98,7 +98,7 @@ def parameter_bytes(
             sum(one.elements * n for one, n in each),
             sum(one.weights * n for one, n in each),
             sum(one.optimizer * n for one, n in each),
-            max(one.in_step for one, _ in each),
+            max(one.temporary for one, _ in each),
         )
 
     return held(expert=False), held(expert=True)
