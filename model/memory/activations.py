@@ -9,7 +9,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import liger_kept, lora_kept, modules_kept, pairs_kept
+from joulecast.model.memory import liger_kept, lora_kept, loss_kept, modules_kept
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
@@ -242,7 +242,7 @@ def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     if log_probabilities.in_tiles(s):
-        return pairs_kept.head_bytes(s)
+        return loss_kept.head_bytes(s)
     if s.implementation.modules != "joint":
         if liger_loss.fused(s):
             ready = liger_kept.input_gradient_bytes(s) + liger_kept.weight_gradient_bytes(s, vocab)
@@ -289,7 +289,7 @@ def loss_transient_bytes(s: Shard) -> float:
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
     if s.implementation.log_probabilities:
-        return pairs_kept.loss_transient_bytes(s, vocab, weight)
+        return loss_kept.loss_transient_bytes(s, vocab, weight)
     if liger_loss.fused(s):
         return liger_kept.transient_bytes(s, vocab)
     if liger_loss.alone(s):

@@ -17,6 +17,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes, not_kept_first_bytes
 from joulecast.model.memory.allocator import cached_bytes
+from joulecast.model.memory.loss_kept import reference_transient_bytes
 from joulecast.model.memory.moments import (
     beside_table_bytes,
     gathered_at_peak,
@@ -24,7 +25,6 @@ from joulecast.model.memory.moments import (
     rounded_forward_bytes,
 )
 from joulecast.model.memory.muon_states import uneven_bytes
-from joulecast.model.memory.pairs_kept import reference_transient_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
     StateShards,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import liger_kept, modules_kept
-from joulecast.model.memory.pairs_kept import forward_bytes, reference_transient_bytes
+from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_bytes
 from joulecast.model.memory.states import parameter_bytes
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
