@@ -27,6 +27,7 @@ from joulecast.model.memory.moments import (
 from joulecast.model.memory.muon_states import uneven_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
+    Stage,
     StateShards,
     gathered_by_fsdp_bytes,
     outside_layers_bytes,
@@ -133,8 +134,8 @@ def memory_footprint(
     split = shards or StateShards()
     one = micro_batch_bytes(config, implementation, batch, sequence)
     others = tuple(map(sum, zip(*rank.others, strict=True))) if rank.others is not None else ()
-    held = config, implementation, sum(rank.layers), rank.first, rank.last, others
-    rest, experts = parameter_bytes(*held)
+    stage = Stage(config, implementation, sum(rank.layers), rank.first, rank.last, others)
+    rest, experts = parameter_bytes(stage)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
     own = rest.elements / split.gradients + experts.elements / split.expert_gradients
     kept = _kept_bytes(one, _stack_bytes(config, implementation, batch, sequence, one, rank), rank)
@@ -144,20 +145,20 @@ def memory_footprint(
     at_step = states * widened_gradient_bytes(implementation)  # while no activation is there
     if implementation.framework == "megatron":
         at_step += temporary
-    transient = max(transient, at_step - kept - outputs - buffers, rounded_forward_bytes(one, held))
-    whole = gathered_by_fsdp_bytes(*held, split) if split.splits_parameters else (0.0, 0.0, 0.0)
+    transient = max(transient, at_step - kept - outputs - buffers, rounded_forward_bytes(one, stage))
+    whole = gathered_by_fsdp_bytes(stage, split) if split.splits_parameters else (0.0, 0.0, 0.0)
     if split.stay_gathered:
-        gathered, gradients = whole_throughout_bytes(*held)
+        gathered, gradients = whole_throughout_bytes(stage)
     else:
         gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split, temporary)
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
-        parameters=weights_bytes((rest, experts), split) + reference_bytes(*held, split),
+        parameters=weights_bytes((rest, experts), split) + reference_bytes(stage, split),
         gradients=gradients,
         optimizer=rest.optimizer / split.optimizer
         + experts.optimizer / split.expert_optimizer
-        + uneven_bytes(*held, split),
+        + uneven_bytes(stage, split),
         activations=kept,
         outputs=outputs,
         buffers=buffers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
@@ -11,11 +12,9 @@ from joulecast.model.memory.states import parameter_bytes
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
 if TYPE_CHECKING:
-    from joulecast.model.architecture.model_config import ModelConfig
-    from joulecast.model.framework.implementation import Implementation
     from joulecast.model.memory.activations import MicroBatchBytes
     from joulecast.model.memory.pipeline_rank import PipelineRank
-    from joulecast.model.memory.states import StateShards
+    from joulecast.model.memory.states import Stage, StateShards
 
 
 def gradients_at_peak(
@@ -108,23 +107,16 @@ def gathered_at_peak(
     return max(moments) - transient
 
 
-def rounded_forward_bytes(
-    one: MicroBatchBytes, held: tuple[ModelConfig, Implementation, int, bool, bool, tuple[int, ...]]
-) -> float:
+def rounded_forward_bytes(one: MicroBatchBytes, stage: Stage) -> float:
     """What a forward under ``torch.autocast`` holds beside what is kept, where its layers are computed again.
 
     Autocast caches the weights that it rounds until the forward ends, which nothing else keeps then; but not frozen
     ones. With a second micro-batch, when all gradients are there, that is the peak: of an iteration on an H100 it is
     met within 0.2 % (`validate/recorded/h100_sxm/train_chunked.jsonl`).
-
-    Parameters
-    ----------
-    held
-        The stage, as :func:`joulecast.model.memory.states.parameter_bytes` takes it.
     """
     run = one.shard.implementation
     if not run.autocast or run.compiled or run.recompute != "full":
         return 0.0
-    config, implementation, layers, _, last, others = held
-    weights, _ = parameter_bytes(config, implementation, layers, False, False, others)
-    return weights.elements * DTYPE_BYTES[run.dtype] / run.recompute_interval + forward_bytes(one.shard, last=last)
+    weights, _ = parameter_bytes(replace(stage, first=False, last=False))
+    kept = weights.elements * DTYPE_BYTES[run.dtype] / run.recompute_interval
+    return kept + forward_bytes(one.shard, last=stage.last)

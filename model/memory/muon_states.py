@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.model.framework.implementation import Implementation
-from joulecast.model.memory.states import StateShards
+from joulecast.model.memory.states import Stage, StateShards
 from joulecast.model.training.layer_wise import largest_share
 from joulecast.model.training.muon import counted
 from joulecast.model.training.optimizer import matrix_state_bytes
-from joulecast.model.training.parameters import parameters_of_stage
 
 
 @lru_cache(maxsize=1024)
-def uneven_bytes(
-    config: ModelConfig,
-    run: Implementation,
-    layers: int,
-    first: bool,
-    last: bool,
-    others: tuple[int, ...],
-    split: StateShards,
-) -> float:
+def uneven_bytes(stage: Stage, split: StateShards) -> float:
     """States of a pipeline rank's matrices on the GPU that has most of them, beyond its share over all ranks."""
+    run = stage.implementation
     if run.muon is None:
         return 0.0
-    parameters = parameters_of_stage(config, run, layers, first=first, last=last, others=others)
+    parameters = stage.parameters()
     more = 0.0
     for expert, ranks in ((False, split.optimizer), (True, split.expert_optimizer)):
         matrices = counted(p for p in parameters if p.expert == expert)

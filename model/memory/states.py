@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecast.model.architecture.model_config import ModelConfig
@@ -40,6 +40,37 @@ class StateShards:
     def splits_parameters(self) -> bool:
         """Whether a rank gathers parameters that others hold."""
         return max(self.parameters, self.expert_parameters) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What of a model one GPU of a pipeline rank has.
+
+    ``layers`` are their number, ``others`` how many of them are of each of the model's kinds but the last; ``first``
+    and ``last`` say whether it has the embedding, and the head.
+    """
+
+    config: ModelConfig
+    implementation: Implementation
+    layers: int
+    first: bool
+    last: bool
+    others: tuple[int, ...]
+
+    def parameters(self) -> tuple[ParameterTensor, ...]:
+        """All of its parameters."""
+        return parameters_of_stage(
+            self.config, self.implementation, self.layers, first=self.first, last=self.last, others=self.others
+        )
+
+    def outside(self) -> tuple[ParameterTensor, ...]:
+        """Those outside the layers."""
+        return parameters_of_stage(self.config, self.implementation, 0, first=self.first, last=self.last)
+
+    def kinds(self) -> tuple[tuple[tuple[ParameterTensor, ...], int], ...]:
+        """Those of a layer of each kind, and how many of these layers there are."""
+        stack = self.config.sorted_kinds(self.others, self.layers)
+        return tuple((layer_parameters(kind, self.implementation), count) for kind, count in stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +114,13 @@ def _gathered(parameters: Iterable[ParameterTensor], of: Implementation) -> Held
 
 
 @lru_cache(maxsize=4096)
-def parameter_bytes(
-    config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, others: tuple[int, ...]
-) -> tuple[Held, Held]:
+def parameter_bytes(stage: Stage) -> tuple[Held, Held]:
     """A stage's parameters: those that are no experts', and those that are."""
-    outside = parameters_of_stage(config, implementation, 0, first=first, last=last)
-    stack = config.sorted_kinds(others, layers)
-    groups = [(outside, 1), *((layer_parameters(kind, implementation), count) for kind, count in stack)]
+    groups = ((stage.outside(), 1), *stage.kinds())
 
     def held(*, expert: bool) -> Held:
-        dtype = implementation.parameter_dtype
-        each = [(_held((p for p in of if p.expert == expert), implementation, dtype), n) for of, n in groups]
+        run, dtype = stage.implementation, stage.implementation.parameter_dtype
+        each = [(_held((p for p in of if p.expert == expert), run, dtype), n) for of, n in groups]
         return Held(
             sum(one.elements * n for one, n in each),
             sum(one.weights * n for one, n in each),
@@ -110,28 +137,17 @@ def weights_bytes(held: tuple[Held, Held], split: StateShards) -> float:
     return rest.weights / split.parameters + experts.weights / split.expert_parameters
 
 
-def reference_bytes(
-    config: ModelConfig,
-    implementation: Implementation,
-    layers: int,
-    first: bool,
-    last: bool,
-    others: tuple[int, ...],
-    split: StateShards,
-) -> float:
+def reference_bytes(stage: Stage, split: StateShards) -> float:
     """Weights of a reference model that is a copy, split as those of the model are."""
-    if implementation.reference != "copy":
+    if stage.implementation.reference != "copy":
         return 0.0
-    return weights_bytes(parameter_bytes(config, implementation.of_reference, layers, first, last, others), split)
+    return weights_bytes(parameter_bytes(replace(stage, implementation=stage.implementation.of_reference)), split)
 
 
-def whole_throughout_bytes(
-    config: ModelConfig, implementation: Implementation, layers: int, first: bool, last: bool, others: tuple[int, ...]
-) -> tuple[float, float]:
+def whole_throughout_bytes(stage: Stage) -> tuple[float, float]:
     """Parameters of one GPU that stay gathered throughout a step, and their whole gradients, which add up."""
-    outside = parameters_of_stage(config, implementation, layers, first=first, last=last, others=others)
-    held = _gathered(outside, implementation)
-    return held.weights, held.elements * DTYPE_BYTES[implementation.gradient_dtype]
+    held = _gathered(stage.parameters(), stage.implementation)
+    return held.weights, held.elements * DTYPE_BYTES[stage.implementation.gradient_dtype]
 
 
 @lru_cache(maxsize=4096)
@@ -141,30 +157,22 @@ def outside_layers_bytes(config: ModelConfig, implementation: Implementation, fi
 
 
 @lru_cache(maxsize=4096)
-def gathered_by_fsdp_bytes(
-    config: ModelConfig,
-    implementation: Implementation,
-    layers: int,
-    first: bool,
-    last: bool,
-    others: tuple[int, ...],
-    split: StateShards,
-) -> tuple[float, float, float]:
+def gathered_by_fsdp_bytes(stage: Stage, split: StateShards) -> tuple[float, float, float]:
     """What FSDP holds whole between forward and backward, while a layer's backward runs, and in the next one's beyond.
 
     Of the layers one, and all outside them; then two with the gradients of one and, eagerly, the source of a copy; then
     the other's gradients, in the type that they are reduced in. Megatron has the gradients of what is outside them as
     well. Parameters that are not split are whole anyway.
     """
+    implementation = stage.implementation
     dtype, reduced = implementation.dtype, DTYPE_BYTES[implementation.gradient_dtype]
 
     def whole(parameters: Iterable[ParameterTensor]) -> Held:
         gathered = (p for p in parameters if (split.expert_parameters if p.expert else split.parameters) > 1)
         return _gathered(gathered, implementation)
 
-    outside = whole(parameters_of_stage(config, implementation, 0, first=first, last=last))
-    stack = config.sorted_kinds(others, layers)
-    each = [one for kind, count in stack for one in [whole(layer_parameters(kind, implementation))] * count]
+    outside = whole(stage.outside())
+    each = [one for layer, count in stage.kinds() for one in [whole(layer)] * count]
     largest = sorted(each, key=lambda one: one.elements, reverse=True)
     copies = 0 if implementation.framework == "megatron" else 1
     held = largest[:WHOLE_LAYERS]
