@@ -9,12 +9,11 @@ from __future__ import annotations
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import PREFERENCES
+from joulecast.simulator.plan_file.pairs import ALONE, COMPARED, KIN
 
 STAGE, AXOLOTL, SWIFT, PRECOMPUTED = "stage", "rl", "rlhf_type", "precompute_ref_log_probs"
 #: Objectives by what tools, and the names of scripts, call them.
-OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "orpo": "orpo", "simpo": "simpo", "cpo": "simpo"}
-#: LLaMA-Factory's losses that have no reference model.
-_LOSSES = ("orpo", "simpo")
+OBJECTIVES = {**{name: name for name in (*COMPARED, *ALONE)}, **KIN}
 #: Settings of the loss, which change no kernel, and of the lengths of its texts, of which ``max_length`` is the most.
 _PASSED = (
     *(
@@ -52,7 +51,7 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
     stage = found[STAGE]
     if stage == "dpo":
         loss = str(config.value("pref_loss", str, "sigmoid"))
-        return (loss if loss in _LOSSES else "dpo"), STAGE
+        return (loss if loss in ALONE else "dpo"), STAGE
     if stage not in ("", "sft", "pt"):
         raise config.error(PREFERENCES, STAGE, "Set it to sft to forecast training on texts, or to dpo.")
     for key in (AXOLOTL, SWIFT):

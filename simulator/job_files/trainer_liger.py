@@ -43,17 +43,16 @@ def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
         gate = GATES.get(model.activation, "swiglu")
         names = (name.removeprefix("liger_") for name in plugin)
         chosen = [gate if name in ("glu_activation", "swiglu") else name for name in names]
-    losses = () if draft.value("implementation.log_probabilities") else LOSSES  # TRL's of tiles stays
+    losses = () if draft.value("implementation.log_probabilities") else LOSSES  # of tiles, or of pairs, stays
     kernels: list[LigerKernel] = [name for name in (*GATES.values(), "rms_norm", "rope", *losses) if name in chosen]
     unknown = unknown_in(tuple(kernels), model)
     if draft.value("implementation.compile"):
         unknown = "in a compiled model"
-    if draft.value("workload.objective"):
-        unknown = "beside losses on pairs"
     if unknown:
         draft.warn(
             f"{config.own(key)}: Liger's kernels are not known {unknown}; norms, rotary embedding, MLP and loss are "
-            "forecast in transformers' own, with which the iteration is longer, and the logits take memory"
+            "forecast in transformers' own, with which the iteration is longer"
+            + ("" if draft.value("implementation.log_probabilities") == "chunked" else ", and the logits take memory")
         )
     elif kernels:
         draft.put(KEY, True if set(kernels) == set(default) else sorted(kernels), *config.source(key))

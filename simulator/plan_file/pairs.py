@@ -28,6 +28,8 @@ LOG_PROBABILITIES = "implementation.log_probabilities"
 #: Objectives on pairs: with a reference model, and without.
 COMPARED, ALONE = ("dpo",), ("orpo", "simpo")
 KNOWN = (NEXT_TOKEN, *COMPARED, *ALONE)
+#: Losses that differ from these in arithmetic alone.
+KIN = {"ipo": "dpo", "cpo": "simpo"}
 #: Objectives that are no such form, and why.
 _GENERATES = "generates its own texts, which is not forecast"
 UNKNOWN = {
@@ -50,6 +52,8 @@ def read_objective(table: WorkloadTable, source: Source) -> dict[str, Any]:
     if name in UNKNOWN:
         remedy = f"Choose one of {', '.join(KNOWN)}."
         raise source.error(f"{name} {UNKNOWN[name]}", OBJECTIVE, remedy=remedy, kind=NotYetError)
+    if name in KIN:
+        raise source.error(f"{name} runs the kernels of {KIN[name]}", OBJECTIVE, remedy=f'Set it to "{KIN[name]}".')
     if name not in KNOWN:
         raise place(UnknownNameError("objective", name, KNOWN), source, OBJECTIVE)
     if table.reference is not None and name not in COMPARED:

@@ -96,3 +96,18 @@ def test_what_is_no_pair_is_refused(tmp_path: Path, job: str, message: str) -> N
     with pytest.raises(jc.InputError, match=message) as raised:
         converted(tmp_path, job)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("job", "loss"),
+    [
+        (DPO + "enable_liger_kernel: true\n", "whole"),
+        (RL + "plugins:\n  - axolotl.integrations.liger.LigerPlugin\nliger_rms_norm: true\nliger_rope: true\n"
+         "liger_glu_activation: true\nliger_fused_linear_cross_entropy: true\n", "chunked"),
+    ],
+)  # fmt: skip
+def test_ligers_kernels_of_layers_stay_beside_the_loss_of_pairs(tmp_path: Path, job: str, loss: str) -> None:
+    found = converted(tmp_path, job)
+    run = found.tables["implementation"]
+    assert (run["liger_kernel"], run["log_probabilities"]) == (["rms_norm", "rope", "swiglu"], loss)
+    assert not any("Liger" in words for words in found.warnings)
