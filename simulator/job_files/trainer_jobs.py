@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from joulecast.errors import InputError
+from joulecast.files import is_whole
 from joulecast.simulator.job_files.accelerate import accelerate_settings, trl_settings
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.command_settings import command_settings
@@ -171,7 +172,7 @@ def _processes(command: Command) -> Launch:
     if not any(name in command.environment for name in names):
         return Launch(1, None, "default without NPROC_PER_NODE")
     each, nodes = (command.environment.get(name, "1") for name in names)
-    if not (each.isdigit() and nodes.isdigit()):
+    if not (is_whole(each) and is_whole(nodes)):
         return Launch()
     return Launch(int(each) * int(nodes), int(each), "NPROC_PER_NODE", command.line)
 

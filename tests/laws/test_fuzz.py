@@ -303,6 +303,8 @@ BROKE = (
     ("journal of a sweep", "[0, 4]", f"[0, {10**30}]"),
     ("script of a job", "--micro-batch-size 1", "--micro-batch-size=---2"),
     ("settings of a job", "deepspeed_configs/zero3_bf16.json", "x" * 5000),
+    ("plan of Liger's kernels", "[300, 1200, 5000]", str(10**18)),
+    ("lengths of documents", "300,20", "300,1e300"),
 )
 
 
@@ -326,3 +328,27 @@ def test_the_damages_damage(tmp_path: Path) -> None:
     assert all(data != sample for data in kinds.values())
     with pytest.raises(AssertionError, match="does not name the file"):
         outcome(Format(lambda path: (_ for _ in ()).throw(InputError("bad")), (), "a.csv"), b"", tmp_path)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²"])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("script of a job", "${MODEL[@]}|${MODEL[%s]}"),
+        ("script of a job", '"$KIND" == "bf16"|"%s" -gt 1'),
+        ("script of a job", "--nproc_per_node $PER_NODE|--nproc_per_node %s"),
+        ("script of a job with Muon", "--moe-grouped-gemm|--moe-layer-freq %s"),
+    ],
+)
+def test_digits_that_are_no_number_of_a_job_are_no_failure(name: str, place: str, number: str, tmp_path: Path) -> None:
+    good, bad = place.split("|")
+    text = FORMATS[name].sources[0]()
+    assert good in text
+    outcome(FORMATS[name], text.replace(good, bad % number, 1).encode(), tmp_path)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²"])
+def test_processes_of_ms_swift_that_are_no_number_are_missing(number: str, tmp_path: Path) -> None:
+    job = SWIFT_DPO.replace("NPROC_PER_NODE=2", f"NPROC_PER_NODE={number}")
+    (tmp_path / "job.sh").write_text(job, encoding="utf-8")
+    assert "cluster.gpus" in jc.convert(tmp_path / "job.sh", gpu="h100-sxm").missing
