@@ -31,6 +31,8 @@ Packing = Literal["cut", "whole"]
 
 #: Sequences that are cut to see how far they differ, and documents that are packed whole, more being drawn from.
 SEQUENCES, FEWEST, MOST = 2000, 1000, 20_000
+#: Documents that are cut at most: where a sequence has thousands, sequences hardly differ, and fewer tell it.
+MOST_CUT = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,14 @@ def _drawn(lengths: Sequence[int], counts: Sequence[float], sequence: int, packi
     """Documents in random order, always the same: as many as there are, or as it takes."""
     tokens, weights = np.array(lengths, dtype=np.int64), np.array(counts, dtype=np.float64)
     if packing == "cut":
-        needed = math.ceil(SEQUENCES * sequence / float(weights @ tokens / weights.sum()))
+        needed = min(math.ceil(SEQUENCES * sequence / float(weights @ tokens / weights.sum())), MOST_CUT)
     else:
         needed = min(max(FEWEST, math.ceil(weights.sum())), MOST)
+    generator = np.random.default_rng(0)
+    if weights.sum() > MOST_CUT:
+        return generator.choice(tokens, needed, p=weights / weights.sum())
     rounds = max(1, math.ceil(needed / weights.sum()))
     each = np.floor(rounds * weights + 0.5).astype(np.int64)
-    generator = np.random.default_rng(0)
     return generator.permutation(np.repeat(tokens, each))[:needed]
 
 
@@ -101,21 +105,22 @@ def _pieces(lengths: Sequence[int], counts: Sequence[float], sequence: int) -> D
 def _squares_of_cut(drawn: NDArray[np.int64], sequence: int) -> Array:
     """Σ l² of each sequence that the documents fill, shape ``(n,)``."""
     ends = np.cumsum(drawn)
-    sequences = int(ends[-1]) // sequence
+    sequences = min(int(ends[-1]) // sequence, 2 * SEQUENCES)
     if sequences == 0:
         return np.array([float(sequence) ** 2])
-    edges = np.union1d(ends[ends <= sequences * sequence], sequence * np.arange(1, sequences + 1))
+    edges = np.concatenate([ends[ends <= sequences * sequence], sequence * np.arange(1, sequences + 1)])
+    edges.sort(kind="stable")  # two sorted runs, which it merges
+    edges = edges[np.diff(edges, prepend=0) > 0]
     pieces = np.diff(edges, prepend=0).astype(np.float64)
     return np.bincount((edges - 1) // sequence, weights=pieces**2).astype(np.float64)
 
 
 def _whole(drawn: NDArray[np.int64], sequence: int) -> Packed:
     """Whole documents, best fit; the emptiest sequence, in which they ended, is left out where there are others."""
-    over = drawn % sequence
-    tokens = np.concatenate([np.full(int((drawn // sequence).sum()), sequence), over[over > 0]])
+    full, over = int((drawn // sequence).sum()), drawn % sequence
     rooms: list[tuple[int, int]] = []  # of sequences with room: what is left, and the sequence
     bins: list[list[float]] = []
-    for length in np.sort(tokens)[::-1].tolist():
+    for length in np.sort(over[over > 0])[::-1].tolist():
         place = bisect_left(rooms, (length, -1))
         if place < len(rooms):
             room, index = rooms.pop(place)
@@ -128,16 +133,28 @@ def _whole(drawn: NDArray[np.int64], sequence: int) -> Packed:
     padding = sum(room for room, _ in rooms)
     for room, index in rooms:
         bins[index].append(float(room))
-    if rooms and len(bins) > 1:
+    if rooms and full + len(bins) > 1:
         room, index = rooms[-1]
         padding -= room
         bins.pop(index)
-    sums = np.array([sum(length * length for length in one) for one in bins])
-    every = np.array([length for one in bins for length in one])
-    found = gathered(every, np.ones(len(every)))
-    of = Documents(tuple((length, count / len(bins)) for length, count in found.pieces))
-    spread = float(sums.std() / sums.mean())
-    return Packed(_unless_whole(of, sequence), spread, 1.0 - padding / (len(bins) * sequence))
+    whole = [[float(sequence)]] if full else []
+    counts = np.array([full] * len(whole) + [1] * len(bins), dtype=np.float64)
+    kinds = whole + bins
+    found = gathered(
+        np.array([length for one in kinds for length in one]), np.repeat(counts, [len(one) for one in kinds])
+    )
+    sequences = full + len(bins)
+    of = Documents(tuple((length, count / sequences) for length, count in found.pieces))
+    sums = np.array([sum(length * length for length in one) for one in kinds])
+    return Packed(_unless_whole(of, sequence), _spread(sums, counts), 1.0 - padding / (sequences * sequence))
+
+
+def _spread(sums: Array, counts: Array) -> float:
+    """Standard deviation of ``sums``, so many of each, relative to their mean."""
+    least, weights = float(sums.min()), counts / counts.sum()
+    above = sums - least  # of which all are 0 where none differs
+    mean = float(weights @ above)
+    return math.sqrt(float(weights @ (above - mean) ** 2)) / (least + mean)
 
 
 def _unless_whole(of: Documents, sequence: int) -> Documents | None:

@@ -21,6 +21,20 @@ from joulecast.simulator.job_files.told import OFFLOADED, kept_gathered
 
 #: Sharding strategies of FSDP by their numbers in PyTorch.
 _STRATEGIES = {1: "full_shard", 2: "shard_grad_op", 3: "no_shard", 4: "hybrid_shard", 5: "hybrid_shard_zero2"}
+#: Configurations that TRL has by name (``trl/accelerate_configs``), and what its command hands on to accelerate.
+_OF_TRL: dict[str, dict[str, Any]] = {
+    "single_gpu": {"num_processes": 1},
+    "multi_gpu": {"num_processes": 8},
+    **{
+        f"fsdp{n}": {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"reshard_after_forward": True}}
+        for n in (1, 2)
+    },
+    **{
+        f"zero{n}": {"distributed_type": "DEEPSPEED", "num_processes": 8, "deepspeed_config": {"zero_stage": n}}
+        for n in (1, 2, 3)
+    },
+}
+_HANDED = ("num_processes", "num_machines")
 _STAGE = re.compile(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])")
 
 
@@ -189,6 +203,27 @@ def accelerate_settings(options: SettingsFile, file: str) -> list[SettingsFile]:
     if isinstance(name, str):
         found.append(named_settings(name, file, "--config_file", options.line("config_file")))
     return found
+
+
+def trl_settings(settings: SettingsFile, file: str) -> list[SettingsFile]:
+    """What TRL's command hands on to accelerate: processes, and a configuration by its name or its path."""
+    found = [_alone(settings, _HANDED)]
+    settings.asked |= set(_HANDED)
+    name = settings.value("accelerate_config", str)
+    if name in _OF_TRL:
+        found.append(SettingsFile(file, "", _OF_TRL[name], named=f"TRL's {name}"))
+    elif name is not None:
+        said = settings.last("accelerate_config")
+        found.append(named_settings(name, said.file, "accelerate_config", said.line("accelerate_config")))
+    return found
+
+
+def _alone(settings: SettingsFile, keys: Sequence[str]) -> SettingsFile:
+    """Settings of these keys alone."""
+    over = None if settings.over is None else _alone(settings.over, keys)
+    return replace(
+        settings, tables={key: settings.tables[key] for key in keys if key in settings.tables}, asked=set(), over=over
+    )
 
 
 def refuse_alone(file: str) -> InputError:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from joulecast.files import is_whole
 from joulecast.simulator.job_files.shell_values import Spot, marks
 
 #: Launchers that start a process for each GPU of a node, and their options for GPUs of a node and for nodes.
@@ -81,7 +82,7 @@ def _number(options: Mapping[str, str], names: Sequence[str]) -> int | None:
     for name in names:
         value = options.get(name, "")
         last = value.rpartition(":")[2]
-        if value and not marks(value) and last.isdigit() and int(last) > 0:
+        if value and not marks(value) and is_whole(last) and int(last) > 0:
             return int(last)
     return None
 

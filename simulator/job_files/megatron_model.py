@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from joulecast.files import is_whole
 from joulecast.model.architecture.state_space import MIXERS
 from joulecast.model.framework.vocabulary import padded_vocabulary
 from joulecast.simulator.job_files.draft import Draft, Setting
@@ -211,7 +212,7 @@ def _frequency(sizes: _Sizes) -> None:
     if text is None:
         return
     remedy = 'Write a number, or a list such as "([0]*3+[1]*58)".'
-    if text.isdigit() and int(text):
+    if is_whole(text) and int(text):
         if int(text) > 1:
             sizes.put("moe_layer_freq", int(text), flag)
         return

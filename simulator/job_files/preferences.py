@@ -9,12 +9,11 @@ from __future__ import annotations
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import PREFERENCES
+from joulecast.simulator.plan_file.pairs import ALONE, COMPARED, KIN
 
 STAGE, AXOLOTL, SWIFT, PRECOMPUTED = "stage", "rl", "rlhf_type", "precompute_ref_log_probs"
 #: Objectives by what tools, and the names of scripts, call them.
-OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "orpo": "orpo", "simpo": "simpo", "cpo": "simpo"}
-#: LLaMA-Factory's losses that have no reference model.
-_LOSSES = ("orpo", "simpo")
+OBJECTIVES = {**{name: name for name in (*COMPARED, *ALONE)}, **KIN}
 #: Settings of the loss, which change no kernel, and of the lengths of its texts, of which ``max_length`` is the most.
 _PASSED = (
     *(
@@ -32,6 +31,8 @@ _PASSED = (
     *("disable_dropout", "precompute_ref_batch_size", "dpo_norm_loss", "orpo_alpha"),
     *("padding_free", "use_logits_to_keep", "dpo_use_logits_to_keep", "reference_free", "pref_bco_weight"),
 )
+#: Settings that training on texts has not.
+_TELLING = ("beta", "max_prompt_length", "max_completion_length", "rpo_alpha", "cpo_alpha", "simpo_gamma", PRECOMPUTED)
 #: Other models than the trained one that a job compares with.
 _OTHERS = ("ref_model", "ref_model_name_or_path", "model_ref", "ref_model_path")
 _MOVED = ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha")
@@ -52,7 +53,7 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
     stage = found[STAGE]
     if stage == "dpo":
         loss = str(config.value("pref_loss", str, "sigmoid"))
-        return (loss if loss in _LOSSES else "dpo"), STAGE
+        return (loss if loss in ALONE else "dpo"), STAGE
     if stage not in ("", "sft", "pt"):
         raise config.error(PREFERENCES, STAGE, "Set it to sft to forecast training on texts, or to dpo.")
     for key in (AXOLOTL, SWIFT):
@@ -61,6 +62,17 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
         if found[key] not in ("", "false", "none"):
             raise config.error(PREFERENCES, key, f"Known are {', '.join(OBJECTIVES)}.")
     return (OBJECTIVES[started], started) if started in OBJECTIVES else None
+
+
+def tell_pairs(config: SettingsFile, draft: Draft) -> None:
+    """Tell of settings of a loss on pairs in a job that nothing says to have one, as in a YAML without its command."""
+    found = [config.own(key) for key in _TELLING if config.given(key)]
+    if found and not config.given(STAGE):
+        config.asked |= set(found)
+        draft.warn(
+            f"{', '.join(found)}: settings of training on pairs, but nothing says that this job does, and texts are "
+            "forecast; give the command, such as trl dpo --config FILE, or add --set workload.objective=dpo"
+        )
 
 
 def put_pairs(config: SettingsFile, draft: Draft, objective: tuple[str, str], *, adapted: bool, tiled: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 
+from joulecast.files import is_whole
 from joulecast.simulator.job_files.shell_tokens import Array, Operator, Word
 from joulecast.simulator.job_files.shell_values import Variables, arithmetic, as_unset
 
@@ -80,10 +81,6 @@ def _one(parts: list[str | None]) -> bool | None:
     left, kind, right = parts[0], parts[1], parts[2]
     if kind in ("==", "=", "!="):
         return fnmatch.fnmatchcase(left, right) == (kind != "!=")
-    if kind in _NUMBERS and _is_whole(left or "0") and _is_whole(right or "0"):
+    if kind in _NUMBERS and all(is_whole((side or "0").removeprefix("-")) for side in (left, right)):
         return bool(_NUMBERS[kind](int(left or 0), int(right or 0)))
     return None
-
-
-def _is_whole(text: str) -> bool:
-    return text.lstrip("-").isdigit()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from joulecast.errors import InputError
+from joulecast.files import is_whole
 from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, MARKS, UNSET
 
 _MARK = re.compile(f"[{UNSET}{COMPUTED}]([^{END}]*){END}")
@@ -180,7 +181,7 @@ class _Pieces:
         name, index, rest = match[2], match[3], match[4]
         value = self._variables.lookup(name, self._line)
         if not isinstance(value, Spot) and index not in ("@", "*"):
-            place = int(index) if index and index.isdigit() else 0
+            place = int(index) if index and is_whole(index) else 0
             value = value[place] if place < len(value) else Spot("", self._line)
         if not rest:
             return value

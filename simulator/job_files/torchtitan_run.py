@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from joulecast.files import is_whole
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
@@ -229,7 +230,7 @@ def _recomputation(config: SettingsFile, draft: Draft, *, experts: bool) -> None
     if which == "op":
         draft.put("schedule.recompute_interval", 2, *config.source(option))
         draft.warn(f'{option} = "op" keeps every other product; the forecast computes every other layer again instead')
-    elif which.isdigit() and int(which) > 0:
+    elif is_whole(which) and int(which) > 0:
         draft.put("schedule.recompute_interval", int(which), *config.source(option))
     else:
         raise config.error(f"{which!r} is neither a number of layers nor 'op'", option, 'Write "2", say, or "op".')

@@ -17,7 +17,7 @@ from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import misspelt
 from joulecast.simulator.job_files.hub_names import put_named_model
 from joulecast.simulator.job_files.launcher import Launch
-from joulecast.simulator.job_files.preferences import objective_of, put_pairs
+from joulecast.simulator.job_files.preferences import objective_of, put_pairs, tell_pairs
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.supervised import put_tiles
 from joulecast.simulator.job_files.told import packed, unpacked
@@ -133,6 +133,8 @@ def trainer_draft(
         put_pairs(arguments, draft, objective, adapted=adapted, tiled=dialect.tiles_logits)
     elif dialect.supervises:
         put_tiles(arguments, draft, script=dialect.supervises == "script")
+    else:
+        tell_pairs(arguments, draft)
     read_liger(arguments, draft, asked)
     if adapted:
         put_precision(arguments, draft, loads_narrow=mixed and dialect.loads_frozen_narrow)

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.simulator.job_files.accelerate import accelerate_settings
+from joulecast.files import is_whole
+from joulecast.simulator.job_files.accelerate import accelerate_settings, trl_settings
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
@@ -80,13 +81,21 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
         text, line = (name.text, name.line) if name else (str(configured), options.line("config"))
         settings = replace(named_settings(text, file, "the job's configuration", line), over=options)
     accelerate = accelerate_settings(launch_options, file) if any(w.text == "accelerate" for w in words) else []
+    accelerate = trl_settings(settings, file) if tool == "trl" else accelerate
     launch = read_launch(words[:place])
     if tool == "swift":
         launch = _processes(command)
-    elif launch.gpus is None:
+    elif launch.gpus is None and not (tool == "trl" and accelerate[0].given("num_processes")):
         launch = _seen(command) or launch
     plain = replace(PLAIN, supervises="script") if runs_sft_trainer(command, place, file) else PLAIN
-    return _draft(settings, tool, launch, accelerate, asked, file, started, plain)
+    draft = _draft(settings, tool, launch, accelerate, asked, file, started, plain)
+    seen = _seen(command)
+    if tool == "swift" and seen is not None and draft.value("cluster.gpus") == 1 < (seen.gpus or 1):
+        draft.warn(
+            f"{seen.source}: one process spreads layers over {seen.gpus} GPUs, which work in turn; the forecast is of "
+            "one GPU, for a process on each set NPROC_PER_NODE"
+        )
+    return draft
 
 
 def trainer_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], asked: Asked, file: str) -> Draft:
@@ -159,8 +168,11 @@ def _objective(words: list[str], line: int, file: str) -> str:
 
 def _processes(command: Command) -> Launch:
     """Processes that ms-swift starts by two variables of its environment, by default one."""
-    each, nodes = (command.environment.get(name, "1") for name in ("NPROC_PER_NODE", "NNODES"))
-    if not (each.isdigit() and nodes.isdigit()):
+    names = ("NPROC_PER_NODE", "NNODES")
+    if not any(name in command.environment for name in names):
+        return Launch(1, None, "default without NPROC_PER_NODE")
+    each, nodes = (command.environment.get(name, "1") for name in names)
+    if not (is_whole(each) and is_whole(nodes)):
         return Launch()
     return Launch(int(each) * int(nodes), int(each), "NPROC_PER_NODE", command.line)
 

@@ -36,7 +36,7 @@ def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
         return
     tiled = bool(draft.value("implementation.log_probabilities"))  # whose loss stays TRL's
     swapped: bool | list[LigerKernel] = ["rms_norm", "rope", "swiglu"] if tiled else True
-    unknown = _unknown_beside(draft)
+    unknown = "in a compiled model" if draft.value("implementation.compile") else ""
     if not unknown and "workload.model" in draft.settings:
         model = draft.model(asked)
         default = swapped_kernels(True, model)
@@ -52,13 +52,6 @@ def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
         )
     elif swapped:
         draft.put(KEY, swapped, *config.source(key))
-
-
-def _unknown_beside(draft: Draft) -> str:
-    """Beside what of the job these kernels are not known, whatever its model; empty where they are."""
-    if draft.value("workload.objective"):
-        return "beside losses on pairs"
-    return "in a compiled model" if draft.value("implementation.compile") else ""
 
 
 def _of_table(table: Mapping[str, Any], default: Sequence[LigerKernel]) -> set[LigerKernel]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TOKENS, PACKING = "workload.document_tokens", "workload.document_packing"
 BACKEND = "implementation.attention_backend"
+#: Longest document, and fewest and most documents of a file: beyond any, what follows from them stays finite.
+LONGEST, FEWEST, MOST = 10**9, 1e-6, 1e15
 #: Backends that go by lengths of documents (``cu_seqlens``) or by a list of squares, by whose code calls them.
 APART = {
     "megatron": ("cudnn", "flash-attention-2", "flash-attention-3", "flash-attn-2"),
@@ -48,6 +50,11 @@ def read_documents(table: WorkloadTable, source: Source) -> dict[str, Any]:
         counts = [1.0] * len(lengths)
     if not lengths or min(lengths) < 1:
         raise source.error("a document has one token at least", TOKENS, remedy="Give lengths of 1 or more.")
+    if max(lengths) > LONGEST:
+        raise source.error("no document is so long", TOKENS, remedy=f"Give lengths of at most {LONGEST} tokens.")
+    if not FEWEST <= sum(counts) <= MOST:
+        what = f"{given}: {sum(counts):.3g} documents in all"
+        raise source.error(what, TOKENS, remedy="Give counts of documents, or leave out the column.")
     return {
         "document_tokens": tuple(given) if isinstance(given, list) else given,
         "document_packing": packing,

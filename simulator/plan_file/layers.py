@@ -163,7 +163,7 @@ REFUSALS = (
     ),
     Refusal(
         "implementation.attention_backend",
-        "masks in {backend}",
+        "windows and masks in {backend}",
         lambda plan: _users(plan) and _backend_is_none_of("cudnn", "unfused")(plan),
         ("chunks", "masks in any case"),
         'Set it to "cudnn".',

@@ -55,10 +55,9 @@ def check_liger(plan: Plan, source: Source) -> None:
         ),
         (
             bool(run.log_probabilities and set(LOSSES) & set(run.liger_kernel)),
-            "in the loss of logits in tiles",
+            "in the loss of logits in tiles" if plan.workload.objective == NEXT_TOKEN else "in losses on pairs",
             "List those of layers alone (rms_norm, rope, swiglu or geglu)",
         ),
-        (plan.workload.objective != NEXT_TOKEN, "beside losses on pairs", "Leave workload.objective out"),
         (run.loss_metrics > 0, "beside metrics that take logits", "Leave implementation.loss_metrics out"),
     ):
         if wrong:

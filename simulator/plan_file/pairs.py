@@ -27,6 +27,8 @@ LOG_PROBABILITIES = "implementation.log_probabilities"
 #: Objectives on pairs that compare with a reference model, and all that are known.
 COMPARED = ("dpo",)
 KNOWN = (NEXT_TOKEN, *COMPARED, "orpo", "simpo")
+#: Losses that differ from these in arithmetic alone.
+KIN = {"ipo": "dpo", "cpo": "simpo"}
 #: Objectives that are no such form, and why.
 _GENERATES = "generates its own texts, which is not forecast"
 UNKNOWN = {
@@ -49,6 +51,8 @@ def read_objective(parsed: PlanFile, source: Source) -> dict[str, Any]:
     if name in UNKNOWN:
         remedy = f"Choose one of {', '.join(KNOWN)}."
         raise source.error(f"{name} {UNKNOWN[name]}", OBJECTIVE, remedy=remedy, kind=NotYetError)
+    if name in KIN:
+        raise source.error(f"{name} runs the kernels of {KIN[name]}", OBJECTIVE, remedy=f'Set it to "{KIN[name]}".')
     if name not in KNOWN:
         raise place(UnknownNameError("objective", name, KNOWN), source, OBJECTIVE)
     if table.completion_tokens is not None and table.completion_tokens > table.sequence_length:

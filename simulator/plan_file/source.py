@@ -153,7 +153,7 @@ def explain(error: ValidationError, source: Source, tables: Mapping[str, type[Ba
     """One readable error for a failed validation: a misspelt key first, often the cause of a missing one."""
     details = sorted(error.errors(include_url=False), key=_rank)
     first = details[0]
-    location = [str(part) for part in first["loc"] if not _is_branch(str(part))]
+    location = _place(first)
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
         if location[-1] in SPACE_TABLES:
@@ -166,19 +166,13 @@ def explain(error: ValidationError, source: Source, tables: Mapping[str, type[Ba
     if first["type"] == "model_type" and isinstance(first["input"], list):
         remedy = f"A plan has one [{key}]; joulecast sweep goes through several clusters."
         return source.error("several tables of one name", key, remedy=remedy)
-    if first["type"] == "bool_type" and any(one["type"] == "list_type" for one in details if _same_key(one, first)):
-        word = "true, false or a list"
-        return source.error(f"{_shown(first['input'])} is not {word}", key, remedy=f"Write {word}.")
-    return source.error(_what_is_wrong(first), key, remedy=_remedy(first))
-
-
-def _same_key(one: ErrorDetails, other: ErrorDetails) -> bool:
-    """Whether two errors are of branches of one key's union."""
-    return one["loc"][:-1] == other["loc"][:-1]
+    word = _wanted(first, details)
+    return source.error(_what_is_wrong(first, word), key, remedy=_remedy(first, word))
 
 
 _UNION_BRANCHES = {
     "str",
+    "int",
     "InlineModel",
     "constrained-float",
     "list[constrained-float]",
@@ -201,6 +195,8 @@ _OTHER_BRANCH = {
     ("list_type", str),
     ("literal_error", list),
     ("bool_type", list),
+    ("int_type", list),
+    ("string_type", list),
 }
 
 
@@ -208,6 +204,20 @@ def _rank(detail: ErrorDetails) -> int:
     if (detail["type"], type(detail.get("input"))) in _OTHER_BRANCH:
         return 3
     return {"extra_forbidden": 0, "missing": 2}.get(detail["type"], 1)
+
+
+def _wanted(first: ErrorDetails, details: Sequence[ErrorDetails]) -> str | None:
+    """Words for the type that a value should have had, of all branches of a union; ``None``: its type is right."""
+    if first["type"] not in _TYPE_WORDS:
+        return None
+    place = _place(first)
+    types = [d["type"] for d in details if _place(d) == place and d["type"] in _TYPE_WORDS]
+    *others, last = dict.fromkeys(word for one in types for word in _TYPE_WORDS[one].split(" or "))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _place(detail: ErrorDetails) -> list[str]:
+    return [str(part) for part in detail["loc"] if not _is_branch(str(part))]
 
 
 def right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str] = ()) -> str:
@@ -220,9 +230,9 @@ def right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], e
     return did_you_mean(name, known, 2, otherwise=f"It belongs in {' or '.join(homes)}." if homes else None)
 
 
-def _what_is_wrong(detail: ErrorDetails) -> str:
+def _what_is_wrong(detail: ErrorDetails, word: str | None) -> str:
     value = detail.get("input")
-    if word := _TYPE_WORDS.get(detail["type"]):
+    if word is not None:
         return f"{_shown(value)} is not {word}"
     if detail["type"] == "literal_error":
         return f"{value!r} is not a known value"
@@ -237,19 +247,21 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _remedy(detail: ErrorDetails) -> str:
+def _remedy(detail: ErrorDetails, word: str | None) -> str:
     context, given = detail.get("ctx") or {}, detail.get("input")
     if detail["type"] == "int_type" and isinstance(given, float) and given.is_integer() and abs(given) < 2**63:
         return f"Write {given:.0f}, without a point or an exponent."
     if detail["type"] == "literal_error":
-        value, known = str(detail.get("input")), re.findall(r"'([^']+)'", str(context.get("expected", "")))
-        return did_you_mean(value, known, 1)
+        known = re.findall(r"'([^']+)'|\b(True|False)\b", str(context.get("expected", "")))
+        return did_you_mean(str(given), [text or truth.lower() for text, truth in known], 1)
     if "gt" in context:
         return f"Use a value above {context['gt']:.15g}."
     if "ge" in context:
         return f"Use a value of at least {context['ge']:.15g}."
     if "le" in context:
         return f"Use a value of at most {context['le']:.15g}."
-    if word := _TYPE_WORDS.get(detail["type"]):
+    if "lt" in context:
+        return f"Use a value below {context['lt']:.15g}."
+    if word is not None:
         return f"Write {word}."
     return "Correct the value."

@@ -160,6 +160,15 @@ def whole_number(text: str) -> int:
 _LARGEST, _DIGITS = 2**63, 20
 
 
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number without a sign, in digits that ``int`` reads and so few that 64 bits hold it.
+
+    >>> [is_whole(text) for text in ("8", "²", "9" * 5000, "")]
+    [True, False, False, False]
+    """
+    return text.isascii() and text.isdigit() and len(text) < _DIGITS - 1
+
+
 def _refuse_large(value: object) -> None:
     if isinstance(value, Mapping):
         for inner in value.values():

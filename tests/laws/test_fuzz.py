@@ -20,9 +20,20 @@ from damaged_files import (
     table,
     unnamed,
 )
-from megatron_jobs import LLAMA
+from megatron_jobs import LLAMA, MUON
 from paths import EXAMPLES, ROOT
-from trainer_jobs import AXOLOTL, COMMAND, FACTORY, NEMO, SFT, TORCHTUNE
+from trainer_jobs import (
+    AXOLOTL,
+    AXOLOTL_DPO,
+    COMMAND,
+    FACTORY,
+    FACTORY_DPO,
+    NEMO,
+    SFT,
+    SWIFT_DPO,
+    TORCHTUNE,
+    TRL_DPO,
+)
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -52,6 +63,12 @@ def read_and_forecast(path: Path) -> object:
     if plan.microbatches > MOST_MICROBATCHES or plan.workload.layers > MOST_LAYERS:
         return plan
     return unnamed(lambda: forecast(plan).to_dict())
+
+
+def read_and_forecast_of_lengths(path: Path) -> object:
+    plan = path.with_name("a.toml")
+    plan.write_text(LIGER.replace("[300, 1200, 5000]", f'"{path.name}"'), encoding="utf-8")
+    return read_and_forecast(plan)
 
 
 def read_and_predict(path: Path) -> object:
@@ -146,6 +163,69 @@ power_limit_w = 600
 pue = 1.2
 electricity_price_per_kwh = 0.08
 """
+PAIRS = """[workload]
+model = "llama-3.2-1b"
+layers = 4
+sequence_length = 1024
+objective = "dpo"
+reference = "copy"
+completion_tokens = 300
+micro_batch_size = 1
+global_batch_size = 4
+[cluster]
+gpu = "h100-sxm"
+gpus = 2
+[implementation]
+modules = "transformers"
+log_probabilities = "chunked"
+training_loop = "trainer"
+optimizer = "adamw-8bit"
+"""
+LIGER = """[workload]
+model = "mistral-7b"
+layers = 2
+sequence_length = 8192
+document_tokens = [300, 1200, 5000]
+document_packing = "whole"
+global_batch_size = 4
+lora = {rank = 8, target_modules = ["q_proj", "down_proj"], dropout = 0.05}
+[cluster]
+gpu = "h100-sxm"
+gpus = 2
+[implementation]
+modules = "transformers"
+liger_kernel = ["rms_norm", "rope", "swiglu", "fused_linear_cross_entropy"]
+optimizer = "sgd-momentum"
+"""
+EXPERTS = """[workload]
+model = "deepseek-v3"
+layers = 4
+mtp_num_layers = 2
+mtp_use_repeated_layer = true
+sequence_length = 1024
+global_batch_size = 16
+[cluster]
+gpu = "h100-sxm"
+gpus = 16
+[parallelism]
+tensor_model_parallel_size = 2
+sequence_parallel = true
+expert_model_parallel_size = 8
+distributed_optimizer = true
+[implementation]
+framework = "megatron"
+optimizer = "muon"
+muon_num_ns_steps = 4
+muon_nesterov = true
+muon_tp_mode = "duplicated"
+muon_split_qkv = false
+muon_fp32_matmul_prec = "high"
+moe_token_dispatcher_type = "flex"
+moe_flex_dispatcher_backend = "hybridep"
+moe_flex_dispatcher_num_sms = 24
+moe_router_dtype = "fp32"
+moe_router_fusion = false
+"""
 JOURNAL = (
     f'{{"joulecast_sweep": {VERSION}}}',
     '{"combinations": [0, 4], "illegal": 1, "plans": [3]}',
@@ -156,6 +236,12 @@ FORMATS = {
         read_and_forecast,
         (lambda: PLAN, example("llama-3.1-8b-4xh200.toml"), example("deepseek-v3-1024xh100.toml")),
         "a.toml",
+    ),
+    "plan of training on pairs": Format(read_and_forecast, (lambda: PAIRS,), "a.toml"),
+    "plan of Liger's kernels": Format(read_and_forecast, (lambda: LIGER,), "a.toml"),
+    "plan of Muon and experts": Format(read_and_forecast, (lambda: EXPERTS,), "a.toml"),
+    "lengths of documents": Format(
+        read_and_forecast_of_lengths, (table("tokens,count", "300,20", "1200,5", "5000,1.5"),), "lengths.csv"
     ),
     "sweep": Format(
         load_space, (example("sweep-llama-8b-power.toml"), example("sweep-mixtral-8x7b-64.toml")), "a.toml"
@@ -182,9 +268,12 @@ FORMATS = {
     "epochs": Format(read_epochs, (table("batch_size,epochs", "8,12.5", "16,nan"),), "a.csv"),
     "journal of a sweep": Format(lambda path: Journal(path, {}, resume=True).close(), (table(*JOURNAL),), "a.jsonl"),
     "script of a job": Format(convert, (lambda: LLAMA, lambda: COMMAND.replace("--config_file fsdp.yaml", "")), "a.sh"),
+    "script of a job on pairs": Format(convert, (lambda: TRL_DPO, lambda: SWIFT_DPO), "a.sh"),
+    "script of a job with Muon": Format(convert, (lambda: MUON,), "a.sh"),
     "settings of a job": Format(
         convert, (lambda: AXOLOTL, lambda: SFT, lambda: FACTORY, lambda: NEMO, lambda: TORCHTUNE), "a.yaml"
     ),
+    "settings of a job on pairs": Format(convert, (lambda: FACTORY_DPO, lambda: AXOLOTL_DPO), "a.yaml"),
     "saved iteration": Format(partial(of_saved, "iteration", show_iteration), (saved_iteration,), "a.json"),
     "saved front": Format(
         partial(of_saved, "front", front_series.of_saved), (lambda: json.dumps(FRONT, indent=1),), "a.json"
@@ -214,6 +303,8 @@ BROKE = (
     ("journal of a sweep", "[0, 4]", f"[0, {10**30}]"),
     ("script of a job", "--micro-batch-size 1", "--micro-batch-size=---2"),
     ("settings of a job", "deepspeed_configs/zero3_bf16.json", "x" * 5000),
+    ("plan of Liger's kernels", "[300, 1200, 5000]", str(10**18)),
+    ("lengths of documents", "300,20", "300,1e300"),
 )
 
 
@@ -237,3 +328,27 @@ def test_the_damages_damage(tmp_path: Path) -> None:
     assert all(data != sample for data in kinds.values())
     with pytest.raises(AssertionError, match="does not name the file"):
         outcome(Format(lambda path: (_ for _ in ()).throw(InputError("bad")), (), "a.csv"), b"", tmp_path)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²"])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("script of a job", "${MODEL[@]}|${MODEL[%s]}"),
+        ("script of a job", '"$KIND" == "bf16"|"%s" -gt 1'),
+        ("script of a job", "--nproc_per_node $PER_NODE|--nproc_per_node %s"),
+        ("script of a job with Muon", "--moe-grouped-gemm|--moe-layer-freq %s"),
+    ],
+)
+def test_digits_that_are_no_number_of_a_job_are_no_failure(name: str, place: str, number: str, tmp_path: Path) -> None:
+    good, bad = place.split("|")
+    text = FORMATS[name].sources[0]()
+    assert good in text
+    outcome(FORMATS[name], text.replace(good, bad % number, 1).encode(), tmp_path)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²"])
+def test_processes_of_ms_swift_that_are_no_number_are_missing(number: str, tmp_path: Path) -> None:
+    job = SWIFT_DPO.replace("NPROC_PER_NODE=2", f"NPROC_PER_NODE={number}")
+    (tmp_path / "job.sh").write_text(job, encoding="utf-8")
+    assert "cluster.gpus" in jc.convert(tmp_path / "job.sh", gpu="h100-sxm").missing

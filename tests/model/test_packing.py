@@ -85,3 +85,12 @@ def test_documents_fill_their_sequences():
         found = packed(lengths, [1.0] * len(lengths), 8192, packing).documents
         # Gathered lengths are roots of mean squares, a little above the mean.
         assert sum(length * count for length, count in found.pieces) == pytest.approx(8192, rel=2e-3)
+
+
+def test_very_many_and_very_long_documents_are_packed_as_few_are():
+    short, long = (packed([100, 20_000], [50 * n, n], 4096, "cut") for n in (1e3, 1e10))
+    assert long.documents.pairs() == pytest.approx(short.documents.pairs())
+    assert long.spread == pytest.approx(short.spread, rel=0.1)
+    assert packed([1], [1.0], 131_072, "cut").spread < 0.001
+    of = packed([10**9], [1.0], 1000, "whole")
+    assert of.documents is None and of.filled == 1.0 and of.spread == 0.0

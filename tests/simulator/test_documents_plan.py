@@ -119,6 +119,9 @@ def test_a_file_has_lengths_and_how_many(tmp_path):
     (tmp_path / "lengths.csv").write_text("tokens\n")
     with pytest.raises(InputError, match="no lengths of documents"):
         load_plan(path)
+    (tmp_path / "lengths.csv").write_text("tokens,count\n300,1e308\n200,1e308\n")
+    with pytest.raises(InputError, match=r"lengths.csv: inf documents in all. Give counts"):
+        load_plan(path)
     (tmp_path / "lengths.csv").unlink()
     with pytest.raises(InputError, match=r"plan.toml:5 \[workload.document_tokens\]: lengths.csv: no such file"):
         load_plan(path)
@@ -245,3 +248,9 @@ def test_public_names_take_it(tmp_path):
     found = jc.predict(path)
     assert "joined in random order and cut every 2048 tokens" in " ".join(found.assumptions)
     assert found.plan.workload == replace(found.plan.workload, document_packing="cut")
+
+
+@pytest.mark.parametrize("tokens", [10**9 + 1, 10**400, [300, 10**30]])
+def test_documents_longer_than_any_are_refused(tokens):
+    with pytest.raises(InputError, match=r"document_tokens\]: no document is so long. Give lengths of at most 1"):
+        plan(document_tokens=tokens)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import joulecast as jc
+from joulecast.errors import InputError
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from tests.support.trainer_jobs import AXOLOTL, FACTORY
 
@@ -105,3 +106,65 @@ def test_what_is_no_pair_is_refused(tmp_path: Path, job: str, message: str) -> N
     with pytest.raises(jc.InputError, match=message) as raised:
         converted(tmp_path, job)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("job", "loss"),
+    [
+        (DPO + "enable_liger_kernel: true\n", "whole"),
+        (RL + "plugins:\n  - axolotl.integrations.liger.LigerPlugin\nliger_rms_norm: true\nliger_rope: true\n"
+         "liger_glu_activation: true\nliger_fused_linear_cross_entropy: true\n", "chunked"),
+    ],
+)  # fmt: skip
+def test_ligers_kernels_of_layers_stay_beside_the_loss_of_pairs(tmp_path: Path, job: str, loss: str) -> None:
+    found = converted(tmp_path, job)
+    run = found.tables["implementation"]
+    assert (run["liger_kernel"], run["log_probabilities"]) == (["rms_norm", "rope", "swiglu"], loss)
+    assert not any("Liger" in words for words in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("handed", "expected"),
+    [
+        ("--num_processes 4", {"cluster.gpus": 4, "overlap.grad_reduce": "overlapped"}),
+        ("--num_processes 16 --num_machines 4", {"cluster.gpus": 16, "cluster.gpus_per_node": 4}),
+        ("--accelerate_config zero2", {"cluster.gpus": 8, "parallelism.distributed_optimizer": True}),
+        ("--accelerate_config zero3 --num_processes 2", {"cluster.gpus": 2, "parallelism.fsdp": True}),
+        ("--accelerate_config fsdp2", {"parallelism.fsdp": True, "implementation.parameter_precision": "fp32"}),
+        ("--accelerate_config single_gpu", {"cluster.gpus": 1, "overlap.grad_reduce": None}),
+        ("--accelerate_config own.yaml", {"cluster.gpus": 6, "parallelism.fsdp": True}),
+    ],
+)
+def test_trl_hands_processes_and_a_configuration_to_accelerate(
+    tmp_path: Path, handed: str, expected: dict[str, Any]
+) -> None:
+    own = "distributed_type: FSDP\nnum_processes: 6\nfsdp_config:\n  fsdp_reshard_after_forward: FULL_SHARD\n"
+    (tmp_path / "own.yaml").write_text(own, encoding="utf-8")
+    job = tmp_path / "job.sh"
+    for command in (TRL, TRL.replace("trl dpo", "trl sft").replace(" --beta 0.1", "")):
+        seen = "CUDA_VISIBLE_DEVICES=0,1,2 " if "num_processes" in handed else ""
+        job.write_text(f"{seen}{command} {handed}\n", encoding="utf-8")
+        found = jc.convert(job, gpu="h100-sxm")
+        for key, value in expected.items():
+            table, name = key.split(".")
+            assert found.tables.get(table, {}).get(name) == value, key
+        assert not any("not regarded" in words for words in found.warnings)
+
+
+def test_a_configuration_that_trl_does_not_have_is_named_with_the_command(tmp_path: Path) -> None:
+    (tmp_path / "dpo.yaml").write_text("model_name_or_path: meta-llama/Llama-3.1-8B\n", encoding="utf-8")
+    job = tmp_path / "job.sh"
+    job.write_text("trl dpo --config dpo.yaml \\\n  --accelerate_config zero4\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"job.sh:2 \[accelerate_config\]: no such file: zero4"):
+        jc.convert(job, gpu="h100-sxm")
+
+
+def test_settings_of_pairs_without_their_command_are_told(tmp_path: Path) -> None:
+    alone = (
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nper_device_train_batch_size: 1\nmax_length: 1024\nbf16: true\n"
+    )
+    found = converted(tmp_path, f"{alone}beta: 0.1\nmax_prompt_length: 512\n")
+    assert "objective" not in found.tables["workload"]
+    assert any(words.startswith("beta, max_prompt_length: settings of training on pairs") for words in found.warnings)
+    for job in (alone, DPO, f"{FACTORY}max_prompt_length: 9\n"):
+        assert not any("settings of training on pairs" in words for words in converted(tmp_path, job).warnings)

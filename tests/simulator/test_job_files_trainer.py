@@ -466,6 +466,15 @@ def test_ms_swifts_settings(command, key, expected):
     assert found == expected
 
 
+def test_ms_swift_without_processes_starts_one_which_has_the_layers_on_all_cards():
+    found = jc.convert(f"CUDA_VISIBLE_DEVICES=0,1 {SWIFT}", gpu="h100-sxm")
+    assert found.tables["cluster"]["gpus"] == 1
+    assert any("one process spreads layers over 2 GPUs" in words for words in found.warnings)
+    four = jc.convert(f"CUDA_VISIBLE_DEVICES=0,1 {SWIFT}", gpu="h100-sxm", gpus=4)
+    assert "gpus_per_node" not in four.tables["cluster"]
+    assert not any("one process" in words for words in four.warnings)
+
+
 def test_ms_swifts_types_are_not_told_as_unknown():
     told = jc.convert(f"{SWIFT} --torch_dtype bfloat16", gpu="h100-sxm")
     assert not any("not regarded" in warning for warning in told.warnings)

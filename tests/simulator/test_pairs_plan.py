@@ -168,6 +168,18 @@ def test_a_sharded_reference_is_gathered_in_its_forward() -> None:
     assert twice["layer.all_gather"] == 2 * once["layer.all_gather"] > 0
 
 
+def test_ligers_kernels_of_layers_run_in_both_models() -> None:
+    """Norms, rotation and gate are swapped in either; the loss stays as it is, without a kernel of Liger."""
+    swapped = {"implementation": {"liger_kernel": ["rms_norm", "rope", "swiglu"]}}
+    twice, once = kernels(plan(**swapped), "forward"), kernels(plan("simpo", **swapped), "forward")
+    assert {name: twice[name] / count for name, count in once.items()} == dict.fromkeys(once, 2.0)
+    assert {name for name in once if name.endswith("liger")} == {
+        "gate.liger", "norm.liger", "norm1.liger", "norm2.liger", "rotary.liger"
+    }  # fmt: skip
+    own = kernels(plan("simpo"), "forward")
+    assert all(once[name] == own[name] for name in ("log_probs.fold", "log_probs.select"))
+
+
 @pytest.mark.parametrize(
     ("objective", "tables", "key", "words"),
     [
@@ -175,6 +187,8 @@ def test_a_sharded_reference_is_gathered_in_its_forward() -> None:
         ("kto", {}, "workload.objective", "single sequences"),
         ("reward", {}, "workload.objective", "head of one value"),
         ("dop", {}, "workload.objective", "dpo"),
+        ("ipo", {}, "workload.objective", 'runs the kernels of dpo. Set it to "dpo"'),
+        ("cpo", {}, "workload.objective", '"simpo"'),
         ("orpo", {"workload": {"reference": "copy"}}, "workload.reference", "no reference"),
         (None, {"workload": {"reference": "copy"}}, "workload.reference", 'objective = "dpo"'),
         (None, {"workload": {"completion_tokens": 3}}, "workload.completion_tokens", "have logits"),
@@ -191,6 +205,7 @@ def test_a_sharded_reference_is_gathered_in_its_forward() -> None:
         ("dpo", {"implementation": {"compile": True}}, "workload.objective", "compile = false"),
         ("dpo", {"cluster": {"gpus": 2}, "parallelism": {"tensor_model_parallel_size": 2}}, "workload.objective", "1"),
         ("dpo", {"workload": {"document_tokens": 100}}, "workload.objective", "document_tokens"),
+        ("dpo", {"implementation": {"liger_kernel": True}}, "implementation.liger_kernel", "in losses on pairs"),
     ],
 )
 def test_what_is_wrong_is_one_message(objective: str | None, tables: dict[str, Any], key: str, words: str) -> None:

@@ -89,3 +89,20 @@ def test_what_stands_twice_is_named(text, line, said):
 def test_a_date_is_shown_as_it_was_written():
     with pytest.raises(InputError, match=r"1979-01-01 is not a whole number"):
         plan(workload__sequence_length=date(1979, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"implementation__liger_kernel": "rope"}, "liger_kernel]: 'rope' is not true, false or a list"),
+        ({"workload__document_tokens": 0.5}, "document_tokens]: 0.5 is not a whole number, a list or a text in quotes"),
+        ({"workload__document_tokens": [300, "a"]}, "document_tokens.1]: 'a' is not a whole number. Write a whole"),
+        ({"workload__model": 5}, "model]: 5 is not a text in quotes or a table. Write a text in quotes or a table"),
+        ({"implementation__fused_loss": "x"}, "fused_loss]: 'x' is not a known value. Known: false, true, native."),
+        ({"implementation__muon_num_ns_steps": 100}, "Use a value below 100."),
+    ],
+)
+def test_all_that_a_key_may_be_is_told(changes, said):
+    with pytest.raises(InputError) as refused:
+        plan(**changes)
+    assert said in str(refused.value)

@@ -92,3 +92,17 @@ srun -N 128 --ntasks-per-node=8 python -u pretrain_gpt.py "${options[@]}" --seq-
   --use-distributed-optimizer --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 \
   --recompute-granularity selective --recompute-modules mla_up_proj layernorm --moe-router-force-load-balancing
 """
+
+#: Experts in HybridEP's kernels, and Muon with whole matrices shared out over the replicas.
+MUON = r"""
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py \
+  --num-layers 12 --hidden-size 2048 --ffn-hidden-size 1408 --num-attention-heads 16 --seq-length 4096 \
+  --max-position-embeddings 4096 --swiglu --normalization RMSNorm --disable-bias-linear \
+  --untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 151936 --bf16 \
+  --attention-dropout 0 --hidden-dropout 0 --num-experts 64 --moe-router-topk 6 --moe-ffn-hidden-size 1408 \
+  --moe-grouped-gemm --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep \
+  --moe-hybridep-num-sms 32 --moe-router-dtype fp32 --moe-router-fusion --expert-model-parallel-size 8 \
+  --expert-tensor-parallel-size 1 --tensor-model-parallel-size 2 --sequence-parallel \
+  --micro-batch-size 1 --global-batch-size 128 --train-iters 100 --lr 1e-4 --optimizer dist_muon \
+  --muon-momentum 0.95 --muon-num-ns-steps 5 --muon-tp-mode blockwise --muon-use-nesterov --muon-extra-scale-factor 0.2
+"""

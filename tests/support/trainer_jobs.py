@@ -116,3 +116,41 @@ enable_activation_checkpointing: True
 enable_activation_offloading: False
 dtype: bf16
 """
+TRL_DPO = """trl dpo --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct --dataset_name some/pairs \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_length 1024 --beta 0.1 \\
+  --dtype bfloat16 --bf16 true --optim adamw_bnb_8bit --attn_implementation flash_attention_2 \\
+  --use_peft --lora_r 32 --lora_alpha 16 --max_steps 200 --gradient_checkpointing
+"""
+SWIFT_DPO = """NPROC_PER_NODE=2 swift rlhf --rlhf_type dpo --model Qwen/Qwen2.5-7B-Instruct --train_type lora \\
+  --dataset some/pairs --torch_dtype bfloat16 --per_device_train_batch_size 1 --max_length 2048 \\
+  --gradient_accumulation_steps 8 --lora_rank 8 --target_modules all-linear --rpo_alpha 0.1 --deepspeed zero2
+"""
+FACTORY_DPO = """model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
+stage: dpo
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+pref_beta: 0.1
+pref_loss: sigmoid
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+optim: adamw_8bit
+bf16: true
+"""
+AXOLOTL_DPO = """base_model: meta-llama/Llama-3.2-1B
+plugins:
+  - axolotl.integrations.liger.LigerPlugin
+liger_rope: true
+liger_rms_norm: true
+liger_glu_activation: true
+rl: dpo
+sequence_len: 2048
+micro_batch_size: 1
+gradient_accumulation_steps: 4
+optimizer: adafactor
+bf16: true
+attn_implementation: sdpa
+gradient_checkpointing: true
+"""
