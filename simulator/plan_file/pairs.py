@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 OBJECTIVE, REFERENCE, COMPLETION = (f"workload.{key}" for key in ("objective", "reference", "completion_tokens"))
 LOG_PROBABILITIES = "implementation.log_probabilities"
-#: Objectives on pairs that compare with a reference model, and all that are known.
-COMPARED = ("dpo",)
-KNOWN = (NEXT_TOKEN, *COMPARED, "orpo", "simpo")
+#: Objectives on pairs, that compare with a reference model and that do not, and all that are known.
+COMPARED, ALONE = ("dpo",), ("orpo", "simpo")
+KNOWN = (NEXT_TOKEN, *COMPARED, *ALONE)
 #: Losses that differ from these in arithmetic alone.
 KIN = {"ipo": "dpo", "cpo": "simpo"}
 #: Objectives that are no such form, and why.
