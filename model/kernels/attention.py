@@ -119,6 +119,11 @@ class AttentionShapes:
     window: Array
     value_dim: Array
 
+    @property
+    def windowed(self) -> Bool:
+        """Whether a window hides keys that a causal mask shows."""
+        return np.asarray((self.window > 0) & (self.window < self.keys))
+
 
 @dataclass(frozen=True)
 class DocumentBlocks:
@@ -132,6 +137,11 @@ class DocumentBlocks:
     squares: Array
     longest: Array
     more: Array
+
+    @property
+    def known(self) -> Bool:
+        """Whether a kernel knows of documents."""
+        return np.asarray(self.queries > 0)
 
 
 @dataclass(frozen=True)
@@ -206,8 +216,7 @@ def attention_work(
         ``block_overhead`` (o), ``fixed_cycles`` (c0). A backend in :data:`RESEMBLES` has those of the one that it is
         like, at the pace stated there or, where the GPU's description has one, at its own ``pace``.
     """
-    kernels, by_backend = resembled(backend, direction)
-    by_backend = gpu.get(f"kernel.attention.{backend}.{direction}.pace", by_backend)
+    kernels, _ = resembled(backend, direction)
     prefix, backward = f"kernel.attention.{kernels}.{direction}.", direction == "backward"
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
     if fp8 is not None and backward:
@@ -215,15 +224,7 @@ def attention_work(
         shapes = replace(shapes, causal=np.where(skips, shapes.causal, 0.0))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
     rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
-    block_flops = 2.0 * BLOCK * BLOCK * products_width(shapes.head_dim, shapes.value_dim, backward=backward)
-    if kernels == "cudnn":
-        wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=each_score == MASK)
-        block_flops = block_flops * np.where(shapes.value_dim > 0, 1.0, wider)
-    slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0) if kernels == "cudnn" else 1.0
-    products = block_flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
-    if backend == FLEX:
-        products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
-    block_cycles = _with_scores(products, shapes.head_dim, each_score, backend, backward=backward)
+    block_flops, block_cycles = _block(shapes, backend, direction, gpu, each_score, rate)
     heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
     alike = (shapes.causal == 0) & ~apart & ((kernels, direction) == ("cudnn", "forward")) & (each_score != MASK)
@@ -249,6 +250,28 @@ def attention_work(
     waited = _full_speed_bytes(shapes, sums=backend != FLEX) if backward else hbm_bytes
     memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]
     return AttentionWork(cycles, mean / passes, executed, hbm_bytes, memory_s)
+
+
+def _block(
+    shapes: AttentionShapes, backend: str, direction: str, gpu: GpuModel, each_score: str, rate: float
+) -> tuple[Array, Array]:
+    """Operations of a block of queries and keys, and cycles of an SM for it; both of shape ``(n,)``.
+
+    ``rate``: operations of an SM in a cycle.
+    """
+    kernels, by_backend = resembled(backend, direction)
+    by_backend = gpu.get(f"kernel.attention.{backend}.{direction}.pace", by_backend)
+    prefix, backward = f"kernel.attention.{kernels}.{direction}.", direction == "backward"
+    flops = 2.0 * BLOCK * BLOCK * products_width(shapes.head_dim, shapes.value_dim, backward=backward)
+    slower: Array | float = 1.0
+    if kernels == "cudnn":
+        wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=each_score == MASK)
+        flops = flops * np.where(shapes.value_dim > 0, 1.0, wider)
+        slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0)
+    products = flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
+    if backend == FLEX:
+        products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
+    return flops, _with_scores(products, shapes.head_dim, each_score, backend, backward=backward)
 
 
 def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool) -> Array:
@@ -278,10 +301,10 @@ def _looked(
     backward: bool,
 ) -> tuple[Array, Array]:
     """Squares' worth that a head costs more in a window or in documents: time alone, and computed; shapes ``(n,)``."""
-    windowed = (shapes.window > 0) & (shapes.window < shapes.keys)
-    more = None if documents is None else np.where(documents.queries > 0, documents.more, -1.0)
+    nothing = np.zeros(blocks.shape)
+    apart, more = (nothing > 0, nothing) if documents is None else (documents.known, documents.more)
     kernels = looking(backend)
-    return looked_at(blocks, per_head, windowed, more, shapes.head_dim, kernels, backward=backward)
+    return looked_at(blocks, per_head, shapes.windowed, apart, more, shapes.head_dim, kernels, backward=backward)
 
 
 def looking(backend: str) -> str:
@@ -296,13 +319,13 @@ def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -
     """
     per_head, keys = np.ceil(shapes.sequence / BLOCK), np.ceil(shapes.keys / BLOCK)
     blocks = per_head * np.where(shapes.causal > 0, keys - (per_head - 1.0) / 2.0, keys)
-    apart = (shapes.window > 0) & (shapes.window < shapes.keys)
+    apart = shapes.windowed
     if apart.any():
         seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
         blocks = np.where(apart, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
         keys = np.where(apart, seen, keys)
     if documents is not None:
-        known = documents.queries > 0
+        known = documents.known
         per_head = np.where(known, documents.queries, per_head)
         blocks = np.where(known, documents.squares, blocks)
         keys, apart = np.where(known, documents.longest, keys), apart | known

@@ -69,7 +69,15 @@ NARROW_LOOK = 4.5
 
 
 def looked_at(
-    squares: Array, queries: Array, windowed: Bool, more: Array | None, head_dim: Array, kernels: str, *, backward: bool
+    squares: Array,
+    queries: Array,
+    windowed: Bool,
+    apart: Bool,
+    more: Array,
+    head_dim: Array,
+    kernels: str,
+    *,
+    backward: bool,
 ) -> tuple[Array, Array]:
     """Squares' worth that a head costs more: what takes time alone, and what is computed; both of shape ``(n,)``.
 
@@ -77,10 +85,10 @@ def looked_at(
     ----------
     squares, queries
         Squares of a head, and its blocks of queries.
-    windowed
-        Whether a kernel has a window that hides something.
+    windowed, apart
+        Whether a kernel has a window that hides something, and whether it keeps documents apart.
     more
-        Of kernels for documents, ``None`` where none is; those that know of none have less than 0.
+        What costs more of documents, 0 of kernels that know of none.
     kernels
         A name in :data:`WINDOWS` and :data:`APART`; of others nothing is known, and nothing is added.
     """
@@ -88,8 +96,6 @@ def looked_at(
     look = np.where(windowed, window.look, 0.0)
     if kernels == "flash-attention-2":
         look = np.where(head_dim > 128.0, 0.0, look * NARROW_LOOK ** np.log2(128.0 / head_dim).clip(0.0))
-    begun = np.zeros(squares.shape) if more is None else more.clip(0.0)
-    if more is not None:
-        look = np.maximum(look, np.where(more >= 0.0, documents.look, 0.0))  # one look at a position tells both
-    computed = np.where(windowed, window.block * queries, 0.0) + documents.block * begun
-    return look * squares + documents.stall * begun, computed
+    look = np.maximum(look, np.where(apart, documents.look, 0.0))  # one look at a position tells both
+    computed = np.where(windowed, window.block * queries, 0.0) + documents.block * more
+    return look * squares + documents.stall * more, computed

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from joulecast.model.memory.states import Stage, StateShards
 from joulecast.model.training.layer_wise import largest_share
+from joulecast.model.training.matrix import values_of
 from joulecast.model.training.muon import counted
 from joulecast.model.training.optimizer import matrix_state_bytes
 
@@ -21,6 +22,5 @@ def uneven_bytes(stage: Stage, split: StateShards) -> float:
     for expert, ranks in ((False, split.optimizer), (True, split.expert_optimizer)):
         matrices = counted(p for p in parameters if p.expert == expert)
         if ranks > 1 and matrices:
-            even = sum(one.elements * count for one, count in matrices.items()) / ranks
-            more += largest_share(matrices, ranks) - even
+            more += largest_share(matrices, ranks) - values_of(matrices) / ranks
     return more * matrix_state_bytes(run)

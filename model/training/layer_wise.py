@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from heapq import heapify, heapreplace
 
-from joulecast.model.training.matrix import Matrix
+from joulecast.model.training.matrix import Matrix, values_of
 
 
 @lru_cache(maxsize=256)
@@ -34,7 +34,7 @@ def shares(matrices: Mapping[Matrix, int], ranks: int) -> Iterable[Mapping[Matri
     """What ranks have of so many matrices of each shape, ranks with the same once.
 
     >>> small, large = Matrix((2,), 2), Matrix((4,), 2)
-    >>> [sum(one.elements * n for one, n in share.items()) for share in shares({small: 3, large: 1}, 2)]
+    >>> [values_of(share) for share in shares({small: 3, large: 1}, 2)]
     [12, 8]
     """
     return [dict(one) for one in _shares(tuple(matrices.items()), ranks)]
@@ -42,4 +42,4 @@ def shares(matrices: Mapping[Matrix, int], ranks: int) -> Iterable[Mapping[Matri
 
 def largest_share(matrices: Mapping[Matrix, int], ranks: int) -> int:
     """Most values that a rank has."""
-    return max(sum(one.elements * count for one, count in share.items()) for share in shares(matrices, ranks))
+    return max(values_of(share) for share in shares(matrices, ranks))

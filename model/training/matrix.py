@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,3 +36,12 @@ class Matrix:
         25165824
         """
         return sum(self.rows) * self.columns
+
+
+def values_of(matrices: Mapping[Matrix, int]) -> int:
+    """Number of values in so many matrices of each shape.
+
+    >>> values_of({Matrix((2,), 2): 3, Matrix((4,), 2): 1})
+    20
+    """
+    return sum(matrix.elements * count for matrix, count in matrices.items())

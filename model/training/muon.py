@@ -33,11 +33,6 @@ NAME = "optimizer.muon"
 ACROSS, READ_ACROSS = 1.09, 7.2
 
 
-def stepped_matrices(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...]:
-    """Those that Muon steps: weights of layers' linear layers, not embedding and head."""
-    return tuple(p for p in parameters if p.matrix is not None)
-
-
 def counted(parameters: Iterable[ParameterTensor]) -> Counter[Matrix]:
     """How many matrices of each shape tensors stand for."""
     found: Counter[Matrix] = Counter()

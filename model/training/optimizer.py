@@ -10,6 +10,7 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.layer_wise import shares
 from joulecast.model.training.many_tensors import many_tensors
+from joulecast.model.training.matrix import values_of
 from joulecast.model.training.muon import counted, muon_step, step_bytes, work
 from joulecast.model.training.other_optimizers import RULES
 from joulecast.model.training.parameters import ParameterTensor
@@ -102,7 +103,7 @@ def _with_muon(
     total, stepped = sum(p.elements for p in parameters), sum(p.elements for p in others)
     if run.framework == "megatron":
         tensors = max(1, sum(share.values()) + sum(p.tensors for p in others) // ranks)
-        own = sum(one.elements * count for one, count in share.items()) + stepped / ranks
+        own = values_of(share) + stepped / ranks
         adam, muon = stepped / ranks, muon_step(share, run)
         return _megatron_step(total, own, tensors, run, adam, muon)
     dtype = run.trained_dtype
