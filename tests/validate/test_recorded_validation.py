@@ -14,9 +14,9 @@ from joulecast.validate import run_suite
 ROWS = Path(str(files("joulecast.validate").joinpath("recorded", "h200_sxm")))
 
 
-def iterations(file: str | Path, rows: int) -> tuple[dict[str, Any], dict[str, float]]:
-    """Summary of recorded iterations, all of them forecast, and each one's error of time."""
-    result = run_suite("train", ROWS / file, gpu="h200-sxm").to_dict()
+def iterations(file: str | Path, rows: int, card: str = "h200") -> tuple[dict[str, Any], dict[str, float]]:
+    """Summary of iterations recorded on a card, all of them forecast, and each one's error of time."""
+    result = run_suite("train", ROWS.parent / f"{card}_sxm" / file, gpu=f"{card}-sxm").to_dict()
     summary = result["summary"]["all"]
     assert not result["skipped"] and summary["rows"] == rows
     return summary, {r["name"]: r["predicted"]["time_s"] / r["measured"]["time_s"] - 1 for r in result["rows"]}
@@ -163,9 +163,8 @@ def test_iterations_of_pairs_of_sequences() -> None:
     summary, errors = iterations("train_pairs.jsonl", 8)
     assert summary["time_error_percent"] <= 1.5 and summary["energy_error_percent"] <= 1.3
     assert max(map(abs, errors.values())) <= 0.031
-    result = run_suite("train", ROWS.parent / "h100_sxm" / "train_pairs.jsonl", gpu="h100-sxm").to_dict()
-    other = result["summary"]["all"]
-    assert other["rows"] == 8 and other["time_error_percent"] <= 5.5 and other["energy_error_percent"] <= 4.1
+    other, _ = iterations("train_pairs.jsonl", 8, "h100")
+    assert other["time_error_percent"] <= 5.5 and other["energy_error_percent"] <= 4.1
     for one in (summary, other):
         assert one["time_inside_percent"] == one["energy_inside_percent"] == 100.0
         assert one["memory_error_percent"] <= 0.4
@@ -188,18 +187,16 @@ def test_ligers_kernels_in_the_code_of_transformers() -> None:
 
 def test_iterations_whose_logits_are_in_tiles() -> None:
     """TRL's loss of next tokens on a derived card; 3.8 % off when first looked at, one waits for its host."""
-    result = run_suite("train", ROWS.parent / "h100_sxm" / "train_chunked.jsonl", gpu="h100-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert summary["rows"] == 4 and summary["time_error_percent"] <= 4.0 and summary["energy_error_percent"] <= 2.6
+    summary, _ = iterations("train_chunked.jsonl", 4, "h100")
+    assert summary["time_error_percent"] <= 4.0 and summary["energy_error_percent"] <= 2.6
     assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
     assert summary["memory_error_percent"] <= 0.8
 
 
 def test_iterations_of_models_with_windows() -> None:
     """Flex attention on a derived card; 3.6 % off when first looked at, but for the capped scores of Gemma 2, 16 %."""
-    result = run_suite("train", ROWS.parent / "h100_sxm" / "train_windows.jsonl", gpu="h100-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert summary["rows"] == 5 and summary["time_error_percent"] <= 4.3 and summary["energy_error_percent"] <= 1.8
+    summary, _ = iterations("train_windows.jsonl", 5, "h100")
+    assert summary["time_error_percent"] <= 4.3 and summary["energy_error_percent"] <= 1.8
     assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
     assert summary["memory_error_percent"] <= 0.05
 
@@ -209,9 +206,8 @@ def test_iterations_of_packed_documents() -> None:
     summary, errors = iterations("train_documents.jsonl", 5)
     assert summary["time_error_percent"] <= 0.7 and summary["energy_error_percent"] <= 1.3
     assert max(map(abs, errors.values())) <= 0.015
-    result = run_suite("train", ROWS.parent / "h100_sxm" / "train_documents.jsonl", gpu="h100-sxm").to_dict()
-    other = result["summary"]["all"]
-    assert other["rows"] == 4 and other["time_error_percent"] <= 3.9 and other["energy_error_percent"] <= 2.9
+    other, _ = iterations("train_documents.jsonl", 4, "h100")
+    assert other["time_error_percent"] <= 3.9 and other["energy_error_percent"] <= 2.9
     for one in (summary, other):
         assert one["time_inside_percent"] == 100.0 and one["memory_error_percent"] <= 0.6
 
@@ -223,12 +219,11 @@ def test_iterations_of_hybrids() -> None:
     waits = errors.pop(small)
     assert max(map(abs, errors.values())) <= 0.022 and waits <= -0.15
     assert summary["memory_error_percent"] <= 0.2 and summary["time_inside_percent"] == 100.0
-    result = run_suite("train", ROWS.parent / "h100_sxm" / "train_hybrids.jsonl", gpu="h100-sxm").to_dict()
-    other = {row["name"]: row["predicted"]["time_s"] / row["measured"]["time_s"] - 1 for row in result["rows"]}
+    summary, other = iterations("train_hybrids.jsonl", 6, "h100")
     assert len(other) == 6 and other.pop(small) <= -0.1
     assert max(map(abs, other.values())) <= 0.035
-    assert result["summary"]["all"]["memory_error_percent"] <= 0.2
-    assert result["summary"]["all"]["time_inside_percent"] == 100.0
+    assert summary["memory_error_percent"] <= 0.2
+    assert summary["time_inside_percent"] == 100.0
 
 
 def test_iterations_of_linear_attention() -> None:
@@ -325,9 +320,7 @@ def test_two_h100s_before_anybody_looked() -> None:
 
 def test_tensor_and_pipeline_parallel_iterations_on_two_h100s() -> None:
     """Ten iterations that nothing is fitted to, on derived cards; 2.2 and 2.6 % off when first looked at."""
-    result = run_suite("train", ROWS.parent / "h100_sxm" / "train_stages.jsonl", gpu="h100-sxm").to_dict()
-    summary = result["summary"]["all"]
-    assert summary["rows"] == 10 and not result["skipped"]
+    summary, _ = iterations("train_stages.jsonl", 10, "h100")
     assert summary["time_error_percent"] <= 2.7 and summary["energy_error_percent"] <= 2.9
     assert summary["time_inside_percent"] == 100.0 and summary["energy_inside_percent"] == 100.0
     assert summary["memory_error_percent"] <= 0.3
