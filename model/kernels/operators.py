@@ -230,7 +230,7 @@ class Streaming(HashedOnce):
     chain_cycles
         Cycles that one SM takes at least for what can only be done one after the other, however many SMs there are.
     late_s
-        How long the GPU waits for the host before the kernel begins.
+        How long the GPU waits for the host before the kernel begins, or is nearly empty as its launches end.
     overlap
         Exponent of the smooth maximum of its cycles' and its memory's time, 0 where it is the GPU's.
     activity
