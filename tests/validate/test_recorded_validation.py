@@ -194,11 +194,14 @@ def test_iterations_whose_logits_are_in_tiles() -> None:
 
 
 def test_iterations_of_models_with_windows() -> None:
-    """Flex attention on a derived card; 3.6 % off when first looked at, but for the capped scores of Gemma 2, 16 %."""
+    """Flex attention on a derived card, 3.6 % off when first looked at but for Gemma 2, 16 %; on an H200 2.6 %."""
     summary, _ = iterations("train_windows.jsonl", 5, "h100")
     assert summary["time_error_percent"] <= 4.3 and summary["energy_error_percent"] <= 1.8
-    assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
-    assert summary["memory_error_percent"] <= 0.05
+    other, _ = iterations("train_windows.jsonl", 4)
+    assert other["time_error_percent"] <= 2.7 and other["energy_error_percent"] <= 1.4
+    for one in (summary, other):
+        assert one["time_inside_percent"] == one["energy_inside_percent"] == 100.0
+        assert one["memory_error_percent"] <= 0.05
 
 
 def test_iterations_of_packed_documents() -> None:
