@@ -9,7 +9,7 @@ import numpy as np
 
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.validate.scoring.metrics import Array
-from joulecast.validate.scoring.regret import CHOSEN_BY, forecast, measured, problems, regret
+from joulecast.validate.scoring.regret import CHOSEN_BY, by_energy, forecast, measured, problems, regret
 from joulecast.validate.scoring.result import ScoredRow
 
 #: What rows of one kernel share, whatever their tile: its shape, and how it was measured (cards differ by more than
@@ -40,7 +40,7 @@ def tile_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict[st
                 continue
             said, found = said[known], found[known]
             right, pairs = pairs_in_order(said, found)
-            by = by_energy(said, forecast(options, "sm_clock_mhz")[known]) if quantity == "energy_j" else said
+            by = by_energy(said, forecast(options, "sm_clock_mhz")[known], EQUAL) if quantity == "energy_j" else said
             lines.append(
                 {
                     "kernel": _name(options[0]),
@@ -53,20 +53,6 @@ def tile_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict[st
                 }
             )
     return lines
-
-
-def by_energy(said: Array, clocks_mhz: Array) -> Array:
-    """Places in the order of forecast energy, least first, shape ``(n,)``: of equal ones that of the highest clock.
-
-    Where a board's limit holds tiles that take the same time, their energies are the limit times that time. The one that
-    runs at the highest clock under it would need least without it, and does on a card that stays below.
-
-    >>> by_energy(np.array([1.0, 1.001, 1.1]), np.array([1800.0, 1900.0, 1980.0]))
-    array([1., 0., 2.])
-    """
-    equal = said <= said.min() * (1.0 + EQUAL)
-    order = np.lexsort((said, np.where(equal, -clocks_mhz, 0.0), ~equal))
-    return np.asarray(np.argsort(order), dtype=np.float64)
 
 
 def rank_correlation(a: Array, b: Array) -> float:
