@@ -47,7 +47,7 @@ def run_network(data: str | Path, gpu: str | None = None) -> SuiteResult:
         raise DataError("every series has one size only", file=str(data), remedy="Give series of two sizes or more.")
     training, scored = [rows[i] for i in fitted], [rows[i] for i in others]
     constants, rule = _fit_by_size(training), one_bandwidth(training)
-    times = {size: network_times(scored, found).tolist() for size, found in constants.items()}
+    times = {size: network_times(scored, known).tolist() for size, known in constants.items()}
     own = [times[_size(row)][i] for i, row in enumerate(scored)]
     return SuiteResult(
         suite="network",
@@ -56,7 +56,7 @@ def run_network(data: str | Path, gpu: str | None = None) -> SuiteResult:
         summary=summarise(found),
         protocol="rates of networks fitted to every second size, of large and of small messages, scored on the others; "
         "trivial rule: one bus bandwidth of each system, kind and place",
-        details={"constants": {size: dict(found.values) for size, found in constants.items()}},
+        details={"constants": {size: dict(known.values) for size, known in constants.items()}},
     )
 
 
