@@ -92,11 +92,14 @@ def test_parts_of_layers_in_long_windows_are_chosen_well():
 
 
 @pytest.mark.skipif(not SHORT.exists(), reason=f"no {SHORT}")
-def test_the_scatter_of_short_windows_costs_a_forecaster_without_error_as_much():
+def test_short_windows_are_chosen_well_and_their_scatter_costs_a_forecaster_without_error_as_much():
     """Rows drawn anew about the forecasts with the scatter that they show about them: at most that is the readings'."""
     rows = run_suite("overlap", SHORT).rows
     of_parts = [options for options in problems(rows, _problem) if options[0].row.configuration.get("part")]
     random = np.random.default_rng(7)
+    chosen = [line for line in overlap_choices(load_gpu("h200-sxm"), rows) if line["chosen by"] == "forecast"]
+    assert [line["quantity"] for line in chosen] == ["time", "energy"]
+    assert all(line["mean_regret_percent"] <= 1.0 and line["worst_regret_percent"] <= 3.0 for line in chosen), chosen
     for quantity, scatter, middle in (("time_s", 0.03, 0.015), ("energy_j", 0.04, 0.02)):
         held = [[r for r in options if (r.row.configuration.get("ctas") or 24) > 2] for options in of_parts]
         said = [forecast(options, quantity) for options in held]

@@ -10,7 +10,7 @@ import numpy as np
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.validate.scoring.metrics import Array
-from joulecast.validate.scoring.regret import CHOSEN_BY, forecast, line, measured, problems, regret
+from joulecast.validate.scoring.regret import CHOSEN_BY, by_energy, forecast, line, measured, problems, regret
 from joulecast.validate.scoring.result import ScoredRow
 
 #: What rows of one problem share: the work, and under what it was measured.
@@ -29,7 +29,7 @@ def overlap_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict
     A constant choice is either never to overlap or always to overlap as early as possible with a number of blocks;
     where that number was not measured the nearest one stands in. The best one is known only in hindsight. Of equal
     forecasts that of the earliest overlap is taken: where it gains nothing by the forecast, it loses nothing either,
-    and leaves the most room for launches that come late.
+    and leaves the most room for launches that come late. Of equal energies of these that of the highest clock is.
     """
     default = gpu_model(gpu)["collective.default_ctas"]
     found = problems(rows, _problem)
@@ -52,7 +52,8 @@ def overlap_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict
 def _said(options: Sequence[ScoredRow], quantity: str, default: float) -> Array:
     """Forecasts to choose by."""
     overlaps = np.array([_blocks(row, default) > 0.0 for row in options])
-    return np.asarray(forecast(options, quantity) * np.where(overlaps, 1.0, 1.0 + EQUAL))
+    said = np.asarray(forecast(options, quantity) * np.where(overlaps, 1.0, 1.0 + EQUAL))
+    return by_energy(said, forecast(options, "sm_clock_mhz"), EQUAL) if quantity == "energy_j" else said
 
 
 def _regret(said: Array, options: Sequence[ScoredRow], quantity: str) -> float:

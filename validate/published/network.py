@@ -1,6 +1,7 @@
 """Collectives within and between nodes against measured medians of four systems.
 
 The network of these systems is not known: a few rates are fitted to every second size, and the other sizes are scored.
+Small messages go by other protocols and through fewer adapters, so that they have rates of their own.
 Within a node nothing is fitted here; the descriptions of the A100 and the H100 name what they took from the same half.
 """
 
@@ -10,7 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.calibrate.rows.measured import Measured, Row
-from joulecast.calibrate.studies.network_fit import bus_bytes, fit_network, network_times, one_bandwidth
+from joulecast.calibrate.studies.network_fit import (
+    NetworkConstants,
+    bus_bytes,
+    fit_network,
+    network_times,
+    one_bandwidth,
+)
 from joulecast.calibrate.studies.network_rows import SYSTEMS, NetworkRow, every_second_size, read_network_rows
 from joulecast.errors import DataError, InputError
 from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
@@ -18,6 +25,7 @@ from joulecast.validate.scoring.summary import summarise
 
 #: From this size on transfers are bound by links, not by latencies [B].
 LARGE_BYTES = 16 * 2**20
+LARGE, SMALL = ">= 16 MB", "< 16 MB"
 WHERE = {"links": "within a node", "host": "over the host", "network": "between nodes"}
 
 
@@ -37,18 +45,32 @@ def run_network(data: str | Path, gpu: str | None = None) -> SuiteResult:
     fitted, others = every_second_size(rows)
     if not others:
         raise DataError("every series has one size only", file=str(data), remedy="Give series of two sizes or more.")
-    constants = fit_network([rows[i] for i in fitted])
-    rule = one_bandwidth([rows[i] for i in fitted])
-    scored = [rows[i] for i in others]
+    training, scored = [rows[i] for i in fitted], [rows[i] for i in others]
+    constants, rule = _fit_by_size(training), one_bandwidth(training)
+    times = {size: network_times(scored, known).tolist() for size, known in constants.items()}
+    own = [times[_size(row)][i] for i, row in enumerate(scored)]
     return SuiteResult(
         suite="network",
         gpu=", ".join(sorted({SYSTEMS[row.system].gpu for row in scored})),
-        rows=(found := tuple(_scored_rows(scored, network_times(scored, constants).tolist(), rule, str(data)))),
+        rows=(found := tuple(_scored_rows(scored, own, rule, str(data)))),
         summary=summarise(found),
-        protocol="rates of networks fitted to every second size, scored on the others; trivial rule: one bus bandwidth "
-        "of each system, kind and place",
-        details={"constants": dict(constants.values)},
+        protocol="rates of networks fitted to every second size, of large and of small messages, scored on the others; "
+        "trivial rule: one bus bandwidth of each system, kind and place",
+        details={"constants": {size: dict(known.values) for size, known in constants.items()}},
     )
+
+
+def _size(row: NetworkRow) -> str:
+    return LARGE if row.bytes >= LARGE_BYTES else SMALL
+
+
+def _fit_by_size(rows: Sequence[NetworkRow]) -> dict[str, NetworkConstants]:
+    """Constants of large and of small messages; those that rows of one kind do not tell are of all rows."""
+    of_all = fit_network(rows).values
+    return {
+        size: NetworkConstants({**of_all, **fit_network([row for row in rows if _size(row) == size]).values})
+        for size in (LARGE, SMALL)
+    }
 
 
 def _scored_rows(
@@ -56,7 +78,7 @@ def _scored_rows(
 ) -> list[ScoredRow]:
     found = []
     for row, time in zip(rows, times_s, strict=True):
-        size = ">= 16 MB" if row.bytes >= LARGE_BYTES else "< 16 MB"
+        size = _size(row)
         configuration = {"system": row.system, "gpus": row.gpus, "bytes": row.bytes, "gpus_per_node": row.per_node}
         found.append(
             ScoredRow(

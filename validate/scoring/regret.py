@@ -29,6 +29,27 @@ def regret(said: Array, measured: Array) -> float:
     return float(measured[np.argmin(np.where(known, said, np.inf))] / measured[known].min() - 1.0)
 
 
+def by_energy(said: Array, clocks_mhz: Array, equal: float) -> Array:
+    """Places in the order of forecast energy, least first, shape ``(n,)``: of equal ones that of the highest clock.
+
+    Where a board's limit holds options that take the same time, their energies are the limit times that time. The one
+    that runs at the highest clock under it would need least without it, and does on a card that stays below.
+
+    Parameters
+    ----------
+    said, clocks_mhz
+        Energy and clock of every option, shape ``(n,)``; an energy of NaN has no place.
+    equal
+        Energies that exceed the least one by at most this share are equal to it [1].
+
+    >>> by_energy(np.array([1.0, 1.001, 1.1]), np.array([1800.0, 1900.0, 1980.0]), 0.004)
+    array([1., 0., 2.])
+    """
+    alike = said <= np.nanmin(said) * (1.0 + equal)
+    order = np.lexsort((said, np.where(alike, -clocks_mhz, 0.0), ~alike))
+    return np.where(np.isnan(said), np.nan, np.argsort(order).astype(np.float64))
+
+
 def problems(rows: Sequence[ScoredRow], key: Callable[[ScoredRow], object]) -> list[list[ScoredRow]]:
     """Rows that are options of the same problem, where there are at least two; a key of ``None`` is of no problem."""
     found: dict[str, list[ScoredRow]] = {}
