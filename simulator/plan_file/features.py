@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.model.framework.narrow import NARROW
 from joulecast.model.training.other_optimizers import RULES
-from joulecast.simulator.plan_file.pairs import COMPARED, has_all_logits
+from joulecast.simulator.plan_file.pairs import COMPARED, DISTILLATION, GENERATES, GRPO, OTHERWISE, REWARD, has_all_logits
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source
 
@@ -120,8 +120,51 @@ FEATURES = (
         "workload",
         "reference",
         "workload.objective",
-        lambda parsed, model: parsed.workload.objective not in COMPARED,
+        lambda parsed, model: parsed.workload.objective not in (*COMPARED, GRPO),
         "the objective compares with no reference model",
+        'Set workload.objective = "dpo"',
+    ),
+    *(
+        Feature(
+            "workload",
+            name,
+            "workload.objective",
+            lambda parsed, model: parsed.workload.objective != GRPO,
+            "the objective scores no completions before",
+            'Set workload.objective = "grpo"',
+        )
+        for name in ("num_iterations", "old_log_probabilities")
+    ),
+    Feature(
+        "workload",
+        "rollout",
+        "workload.objective",
+        lambda parsed, model: parsed.workload.objective not in GENERATES,
+        "the objective generates no completions",
+        'Set workload.objective = "grpo"',
+    ),
+    Feature(
+        "workload",
+        "teacher",
+        "workload.objective",
+        lambda parsed, model: parsed.workload.objective != DISTILLATION,
+        "the objective has no teacher",
+        'Set workload.objective = "distillation"',
+    ),
+    Feature(
+        "implementation",
+        "log_probabilities",
+        "workload.objective",
+        lambda parsed, model: parsed.workload.objective in OTHERWISE,
+        "the objective takes no log-probabilities",
+        'Set workload.objective = "dpo"',
+    ),
+    Feature(
+        "workload",
+        "completion_tokens",
+        "workload.objective",
+        lambda parsed, model: parsed.workload.objective == REWARD,
+        "a head of one value scores no tokens",
         'Set workload.objective = "dpo"',
     ),
     Feature(
