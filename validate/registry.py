@@ -136,7 +136,7 @@ SUITES = {
         ),
         Suite(
             "blocks",
-            frozenset({"block", "train_step"}),
+            frozenset({"block", "decode", "train_step"}),
             adapters.predict_blocks,
             block_family,
             lambda row: (f"tensor-parallel {row.configuration.get('tp') or 1}",),

@@ -91,7 +91,7 @@ def generation(
     engine = engine_of(run)
     elements = sum(p.elements for p in parameters_of_stage(config, engine, config.layers, first=True, last=True))
     wait = streaming("fill", "wait", 1, reads=0, late_s=work.overhead_s)
-    of_one = [*_step(config, kinds, engine, work), *((wait,) if work.overhead_s else ())]
+    of_one = [*decode_step(config, kinds, engine, work), *((wait,) if work.overhead_s else ())]
     launches = (
         streaming("copy", "weights", elements, dtype=run.dtype),
         *_prefill(config, kinds, engine, work),
@@ -119,10 +119,10 @@ def _prefill(
         yield from _often(layer_forward(kind, engine, at_once, work.prompt_tokens), count * times)
 
 
-def _step(
+def decode_step(
     config: ModelConfig, kinds: Sequence[tuple[ModelConfig, int]], engine: Implementation, work: Generated
 ) -> Iterable[Launch]:
-    """One step of all live sequences."""
+    """Kernels of one step of all live sequences."""
     yield from embedding_forward(config, engine, work.live, 1)
     for kind, count in kinds:
         own = layer_forward(kind, engine, work.live, 1)
