@@ -24,6 +24,7 @@ from joulecast.simulator.job_files.told import packed, unpacked
 from joulecast.simulator.job_files.trainer_kernels import read_kernels
 from joulecast.simulator.job_files.trainer_liger import read_liger
 from joulecast.simulator.job_files.trainer_names import PASSED_OVER, REFUSED, WARNED
+from joulecast.simulator.plan_file.parts import PAIRED
 
 MICRO, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 #: What scripts call the model, and the most tokens of a sample.
@@ -236,7 +237,7 @@ def _batch(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     draft.put("workload.global_batch_size", micro * steps * gpus, source, config.source(key)[1])
     most = config.value("max_steps", int, -1)
     if most > 0 and length:
-        sequences = most * micro * steps * gpus * (1 if draft.value("workload.objective") is None else 2)
+        sequences = most * micro * steps * gpus * (2 if draft.value("workload.objective") in PAIRED else 1)
         draft.put("workload.training_tokens", float(sequences * length), *config.source("max_steps"))
 
 
