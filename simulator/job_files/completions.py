@@ -76,9 +76,8 @@ def _lengths(config: SettingsFile, draft: Draft) -> None:
         f"all completions are forecast with {completion} tokens ({COMPLETION}), the most there may be; if they are shorter "
         "add --set workload.completion_tokens=MEAN and workload.sequence_length"
     )
-    draft.settings.pop("workload.sequence_length", None)
-    if prompt is None:
-        draft.missing["workload.sequence_length"] = f"tokens of a prompt and of its completion, {completion} of these"
-    else:
+    if prompt is not None:
         draft.missing.pop("workload.sequence_length", None)
         draft.put("workload.sequence_length", prompt + completion, *config.source(PROMPT))
+    elif "workload.sequence_length" in draft.missing:
+        draft.missing["workload.sequence_length"] = f"tokens of a prompt and of its completion, {completion} of these"

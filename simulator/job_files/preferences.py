@@ -114,7 +114,9 @@ def put_pairs(config: SettingsFile, draft: Draft, objective: tuple[str, str], *,
     elif name == REWARD:
         _values(config, draft)
     else:
-        _log_probabilities(config, draft, name, tiled=tiled and name in _TILED)
+        _log_probabilities(config, draft, name, tiled=name == GRPO or (tiled and name in _TILED))
+    if name == GRPO and not tiled:
+        draft.warn("log-probabilities are forecast of logits in tiles, as TRL 1.16 makes them; other code keeps logits")
 
 
 def _log_probabilities(config: SettingsFile, draft: Draft, name: str, *, tiled: bool) -> None:

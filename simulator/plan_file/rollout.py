@@ -73,6 +73,9 @@ def check_rollout(plan: Plan, source: Source) -> None:
             remedy="Use a divisor of the micro-batches of an iteration.",
         )
     if w.rollout is None:
+        if w.num_iterations > 1 and not scorings:
+            remedy = "Set workload.old_log_probabilities = true, as trainers do, or leave this key out."
+            raise source.error("nothing scores or generates completions once for several", ITERATIONS, remedy=remedy)
         return
     if w.rollout.generation_batch_size % plan.dp:
         raise source.error(

@@ -192,6 +192,7 @@ def test_the_forecast_says_who_generates() -> None:
         ({"batch": 9}, {}, "workload.rollout.batch", "max_num_seqs"),
         ({}, {"workload": {"model": "qwen3-30b-a3b"}}, "workload.rollout", "wait_s"),
         (None, {"workload": {"num_iterations": 3, "reference": "copy"}}, "workload.num_iterations", "divisor"),
+        (None, {"workload": {"num_iterations": 2}}, "workload.num_iterations", "old_log_probabilities = true"),
     ],
 )
 def test_what_is_wrong_is_one_message(
