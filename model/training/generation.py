@@ -5,13 +5,11 @@ values of all that the live sequences have seen, to give every one of them its n
 
     t_step ~ (weights + live * context * 2 * kv_heads * head_dim * layers) / bandwidth + overhead
 
-Weights are read by the same kernels as in training, with as many rows as there are live sequences, joined as in such
-engines; keys and values as memory is read by a kernel that reduces. Prompts run before that as a training's forward does,
-once for all completions of a prompt. Then come what draws a token from the logits, and the weights' copy into the engine
-that precedes all.
+Weights are read by the kernels of training, joined as such engines have them, with as many rows as there are live
+sequences; keys and values as a kernel that reduces reads memory. Then a token is drawn from the logits. Before all
+steps the weights are copied into the engine, and prompts run as a training's forward does, once for all completions.
 
-Nothing here was fitted; kernels are those of training. What an engine's host adds to a step is
-:data:`STEP_OVERHEAD_S`.
+Nothing here was fitted. What an engine's host adds to a step is :data:`STEP_OVERHEAD_S`.
 
 Sources: Pope et al., arXiv 2211.05102 (memory-bound steps); Kwon et al., 2309.06180 (vLLM).
 """
@@ -32,8 +30,9 @@ from joulecast.model.transformer import pytorch_norm
 from joulecast.model.transformer.row_operators import widened
 
 #: Time for which a step's GPU waits for the engine's host, which chooses what runs next and reads the tokens back [s];
-#: kernels are replayed as graphs. Engines of 2024 took 4 to 13 ms (vLLM's issues 6854 and 6913), those of 2026 hide most
-#: of it behind the step before. The second number is the most of the 90 % interval, whose least is none [estimate].
+#: kernels are replayed as graphs. Engines of 2024 took 4 to 13 ms (vLLM's issue 6854), those of 2026 hide most of it
+#: behind the step before: published times of a token of Llama-3.1-8B, on an H100 and an A100, were in view. The second
+#: number is the most of the 90 % interval, whose least is none [estimate].
 STEP_OVERHEAD_S, MOST_OVERHEAD_S = 0.5e-3, 3e-3
 #: Tokens of prompts that an engine takes at once (vLLM's ``max_num_batched_tokens``, by default for offline use).
 PREFILL_TOKENS = 8192
@@ -137,7 +136,9 @@ def _reads(kind: ModelConfig, work: Generated, launch: Launch) -> Launch:
     """Attention of one query of each live sequence: its keys and values, read once."""
     seen = min(work.context, kind.window) if kind.window else work.context
     values = 2.0 * work.live * seen * kind.kv_heads * kind.head_dim
-    return replace(launch, operator=streaming("reduce", "attention", values, writes=0, dtype=launch.operator.dtype).operator)
+    return replace(
+        launch, operator=streaming("reduce", "attention", values, writes=0, dtype=launch.operator.dtype).operator
+    )
 
 
 def _drawn(logits: int, rows: int, words: int, dtype: str) -> Iterable[Launch]:

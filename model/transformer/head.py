@@ -221,7 +221,12 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     kernels, sums = pytorch_norm.backward("norm", s, accumulate)
     if value_head.applies(s):
         own = value_head.backward(s, done)
-        return (*own, *layer.accumulation("head.weight", config.hidden, s.stream.implementation.dtype, keep), *kernels, *sums)
+        return (
+            *own,
+            *layer.accumulation("head.weight", config.hidden, s.stream.implementation.dtype, keep),
+            *kernels,
+            *sums,
+        )
     if log_probabilities.in_tiles(s):
         return (
             *log_probabilities.chunked_backward(s, vocab, done),

@@ -9,9 +9,10 @@
              ``add_fused_lm_head``), where the policy's kernel also takes entropy, mean and the likeliest word, and that
              of supervised finetuning (``SFTTrainer``) all but the mean.
 
-Next tokens' whole logits have a cross-entropy instead (:mod:`joulecast.model.transformer.loss`). Two further words are
-of other objectives, and no plan's: ``value``, a head of one output (:mod:`joulecast.model.transformer.value_head`), and
-``divergence``, from a teacher's (:mod:`joulecast.model.transformer.divergence`), whose own forward ends at its last norm.
+Next tokens' whole logits have a cross-entropy instead (:mod:`joulecast.model.transformer.loss`). Two further words
+are of objectives that take none: ``value``, a head of one output (:mod:`joulecast.model.transformer.value_head`), and
+``divergence`` (:mod:`joulecast.model.transformer.divergence`), in the same tiles, from a teacher, whose own forward
+ends at its last norm.
 
 Positions of the last token, sums over sequences and the loss itself are few values and left out.
 """

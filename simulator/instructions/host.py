@@ -76,8 +76,8 @@ SHARDED_LAUNCHES = 33
 LIGER, LIGER_LAUNCHES = ".liger", (3.0, 9.0)
 #: How names of these communications begin.
 SHARDED = ("layer.", "root.")
-#: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time, or that are
-#: replayed as graphs.
+#: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time, or that
+#: are replayed as graphs.
 WAITED_FOR = (PREFIX, *(f"optimizer.{name}" for name in KINDS))
 
 

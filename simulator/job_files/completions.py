@@ -1,6 +1,7 @@
 """Training on a model's own completions: GRPO and its kin, as TRL's trainers, Axolotl and ms-swift are told.
 
-Settings are those of TRL's ``GRPOConfig`` and ``RLOOConfig`` (1.16), which the others take over, Axolotl in a table ``trl``.
+Settings are those of TRL's ``GRPOConfig`` and ``RLOOConfig`` (1.16), which the others take over, Axolotl in a table
+``trl``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,32 @@ ITERATIONS, STEPS, COMPLETION, PROMPT = (
 _ACCUMULATED = "gradient_accumulation_steps"
 #: Of rewards, of sampling and of the loss's arithmetic: they change no kernel that is forecast.
 _PASSED = (
-    *("epsilon", "epsilon_high", "delta", "loss_type", "scale_rewards", "advantage_estimator", "importance_sampling_level"),
-    *("reward_funcs", "reward_func", "reward_weights", "reward_plugin", "external_plugins", "mask_truncated_completions"),
+    *(
+        "epsilon",
+        "epsilon_high",
+        "delta",
+        "loss_type",
+        "scale_rewards",
+        "advantage_estimator",
+        "importance_sampling_level",
+    ),
+    *(
+        "reward_funcs",
+        "reward_func",
+        "reward_weights",
+        "reward_plugin",
+        "external_plugins",
+        "mask_truncated_completions",
+    ),
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "top_entropy_quantile"),
     *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_max_model_len", "vllm_server_host"),
     *("vllm_server_port", "vllm_server_timeout", "vllm_server_base_url", "vllm_importance_sampling_correction"),
-    *("vllm_importance_sampling_mode", "vllm_importance_sampling_cap", "vllm_importance_sampling_clip_max", "dynamic_sample"),
+    *(
+        "vllm_importance_sampling_mode",
+        "vllm_importance_sampling_cap",
+        "vllm_importance_sampling_clip_max",
+        "dynamic_sample",
+    ),
     *("num_completions_to_print", "entropy_coef", "normalize_advantages", "reward_clip_range", "num_generations_eval"),
     *("stop_words", "overlong_filter", "max_resample_times", "vllm_enable_prefix_caching", "soft_max_length"),
 )
@@ -73,8 +94,8 @@ def _lengths(config: SettingsFile, draft: Draft) -> None:
     completion, prompt = config.whole(COMPLETION, 512) or 512, config.whole(PROMPT)
     draft.put("workload.completion_tokens", completion, *config.source(COMPLETION))
     draft.warn(
-        f"all completions are forecast with {completion} tokens ({COMPLETION}), the most there may be; if they are shorter "
-        "add --set workload.completion_tokens=MEAN and workload.sequence_length"
+        f"all completions are forecast with {completion} tokens ({COMPLETION}), the most there may be; if they are "
+        "shorter add --set workload.completion_tokens=MEAN and workload.sequence_length"
     )
     if prompt is not None:
         draft.missing.pop("workload.sequence_length", None)

@@ -1,8 +1,8 @@
 """Training on preferences and rewards in Hugging Face's trainers and tools built on them, as ``workload.objective``.
 
-Settings are those of TRL's ``DPOConfig``, ``KTOConfig``, ``RewardConfig`` and ``DistillationConfig`` (1.16; ``trl dpo``,
-or a script of that name), LLaMA-Factory's ``stage: dpo``, ``kto`` and ``rm`` (0.9), Axolotl's ``rl`` and ``reward_model``
-(0.19) and ms-swift's ``rlhf_type`` (3.11). Those of completions are in
+Settings are those of TRL's ``DPOConfig``, ``KTOConfig``, ``RewardConfig`` and ``DistillationConfig`` (1.16; ``trl dpo``
+or a script of that name), LLaMA-Factory's ``stage: dpo``, ``kto`` and ``rm`` (0.9), Axolotl's ``rl`` and
+``reward_model`` (0.19) and ms-swift's ``rlhf_type`` (3.11). Those of completions are in
 :mod:`joulecast.simulator.job_files.completions`.
 """
 
@@ -40,7 +40,13 @@ _PASSED = (
     *("simpo_gamma", "cpo_alpha", "rpo_alpha", "max_prompt_length", "max_completion_length", "truncation_mode"),
     *("disable_dropout", "precompute_ref_batch_size", "dpo_norm_loss", "orpo_alpha"),
     *("padding_free", "use_logits_to_keep", "dpo_use_logits_to_keep", "reference_free", "pref_bco_weight"),
-    *("desirable_weight", "undesirable_weight", "kto_chosen_weight", "kto_rejected_weight", "center_rewards_coefficient"),
+    *(
+        "desirable_weight",
+        "undesirable_weight",
+        "kto_chosen_weight",
+        "kto_rejected_weight",
+        "center_rewards_coefficient",
+    ),
     *("rl_adapter_ref_model", "kto_desirable_weight", "kto_undesirable_weight", "teacher_model_init_kwargs"),
 )
 #: Settings that training on texts has not.
@@ -67,7 +73,9 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
         loss = str(config.value("pref_loss", str, "sigmoid"))
         return (loss if loss in ALONE and stage == "dpo" else _STAGES[stage]), STAGE
     if stage not in ("", "sft", "pt"):
-        raise config.error(PREFERENCES, STAGE, f"Set it to sft to forecast training on texts, or to {', '.join(_STAGES)}.")
+        raise config.error(
+            PREFERENCES, STAGE, f"Set it to sft to forecast training on texts, or to {', '.join(_STAGES)}."
+        )
     if config.value(_REWARDING, (bool, str)) is True:
         return REWARD, _REWARDING
     for key in (AXOLOTL, SWIFT):

@@ -60,5 +60,21 @@ WARNED: Mapping[str, str] = by_name(
 )
 #: Words in the names of scripts and recipes that train on more than text.
 PREFERRING = frozenset(
-    ("rlhf", "dpo", "orpo", "kto", "ppo", "grpo", "rloo", "reward", "rm", "simpo", "cpo", "gkd", "xpo", "kd", "distillation")
+    (
+        "rlhf",
+        "dpo",
+        "orpo",
+        "kto",
+        "ppo",
+        "grpo",
+        "rloo",
+        "reward",
+        "rm",
+        "simpo",
+        "cpo",
+        "gkd",
+        "xpo",
+        "kd",
+        "distillation",
+    )
 )

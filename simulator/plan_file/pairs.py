@@ -7,9 +7,9 @@ forward, twice as many as there are samples, and so they do through the model th
 backward: a second one, or the same without its adapters. KTO's samples are single sequences, and those of methods that
 learn from a model's own completions (:mod:`joulecast.simulator.plan_file.rollout`).
 
-Sources: Rafailov et al., DPO, arXiv 2305.18290; Hong et al., ORPO, 2403.07691; Meng et al., SimPO, 2405.14734; Ethayarajh
-et al., KTO, 2402.01306; Shao et al., GRPO, 2402.03300; ``dpo_trainer.py``, ``kto_trainer.py``, ``reward_trainer.py``,
-``grpo_trainer.py`` and ``distillation_trainer.py`` of TRL 1.16.
+Sources: Rafailov et al., DPO, arXiv 2305.18290; Hong et al., ORPO, 2403.07691; Meng et al., SimPO, 2405.14734;
+Ethayarajh et al., KTO, 2402.01306; Shao et al., GRPO, 2402.03300; ``dpo_trainer.py``, ``kto_trainer.py``,
+``reward_trainer.py``, ``grpo_trainer.py`` and ``distillation_trainer.py`` of TRL 1.16.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ KNOWN = (NEXT_TOKEN, *COMPARED, *ALONE, REWARD, GRPO, DISTILLATION)
 GENERATES = (GRPO, DISTILLATION)
 #: What else than log-probabilities objectives make behind the last norm.
 OTHERWISE = {REWARD: VALUE, DISTILLATION: DIVERGENCE}
+#: Objectives that score tokens, and those that do by log-probabilities.
+SCORED = tuple(name for name in KNOWN if name != REWARD)
+LOGARITHMIC = tuple(name for name in KNOWN if name not in OTHERWISE)
 #: Losses that differ from these in arithmetic alone.
 KIN = {"ipo": "dpo", "cpo": "simpo", "rloo": GRPO, "dapo": GRPO, "gspo": GRPO}
 #: Objectives that are no such form, and why.
@@ -49,7 +52,7 @@ UNKNOWN = {
 
 
 def read_objective(parsed: PlanFile, source: Source) -> dict[str, Any]:
-    """The loss, and what it compares with, as fields of the workload.
+    """The loss, and what it compares with, as fields of the workload; keys of other objectives are left out.
 
     Raises
     ------
@@ -73,16 +76,21 @@ def read_objective(parsed: PlanFile, source: Source) -> dict[str, Any]:
     if name == DISTILLATION and table.teacher is None:
         remedy = "Name a model of the catalogue, or the path of a config.json."
         raise source.error("a distillation learns from a teacher", TEACHER, remedy=remedy)
-    own = "copy" if table.lora is None else "adapters-off"
-    return {
-        "objective": name,
-        "reference": (table.reference or own) if name in COMPARED else table.reference,
-        "completion_tokens": None if has_all_logits(parsed) else table.completion_tokens,
-        "teacher": None if table.teacher is None else resolve_teacher(table.teacher, source),
-        "num_iterations": table.num_iterations,
-        "old_log_probabilities": table.old_log_probabilities,
-        "rollout": read_rollout(table, source),
-    }
+    found: dict[str, Any] = {"objective": name}
+    if name in COMPARED:
+        found["reference"] = table.reference or ("copy" if table.lora is None else "adapters-off")
+    if name in SCORED and not has_all_logits(parsed):
+        found["completion_tokens"] = table.completion_tokens
+    if name == GRPO:
+        if table.reference == "precomputed":
+            remedy = 'Use "copy" or "adapters-off", or leave it out where beta is 0.'
+            raise source.error("completions that are generated cannot be read before", REFERENCE, remedy=remedy)
+        found |= {key: getattr(table, key) for key in ("reference", "num_iterations", "old_log_probabilities")}
+    if name in GENERATES:
+        found["rollout"] = read_rollout(table, source)
+    if name == DISTILLATION and table.teacher is not None:
+        found["teacher"] = resolve_teacher(table.teacher, source)
+    return found
 
 
 def has_all_logits(parsed: PlanFile) -> bool:
@@ -101,11 +109,13 @@ def log_probabilities_of(parsed: PlanFile) -> str:
 
 
 def check_pairs(plan: Plan, source: Source) -> None:
-    """Other losses than cross-entropy, and logits in tiles, are known in transformers' modules, whole on each GPU or sharded."""
+    """Other losses, and logits in tiles, are known in transformers' modules, whole on each GPU or sharded."""
     w, run = plan.workload, plan.implementation
     if w.teacher is not None and w.teacher.vocab != w.model.vocab:
         remedy = "Use one of the same vocabulary."
-        raise source.error(f"the teacher has {w.teacher.vocab} words, the model {w.model.vocab}", TEACHER, remedy=remedy)
+        raise source.error(
+            f"the teacher has {w.teacher.vocab} words, the model {w.model.vocab}", TEACHER, remedy=remedy
+        )
     texts = w.objective == NEXT_TOKEN
     if texts and not run.log_probabilities:
         return

@@ -26,39 +26,12 @@ if TYPE_CHECKING:
         Recompute,
         RecomputeModule,
     )
+    from joulecast.simulator.plan_file.rollout import Rollout
 
 #: The objective of training on texts.
 NEXT_TOKEN = "next-token"
 #: Objectives whose samples are pairs of sequences.
 PAIRED = ("dpo", "orpo", "simpo", "reward")
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """How completions are generated that are then learned from.
-
-    Attributes
-    ----------
-    num_generations
-        Completions of each prompt.
-    generation_batch_size
-        Completions that all GPUs generate at once.
-    max_num_seqs
-        Sequences that a GPU's engine serves at once, at most; ``None``: all of its.
-    longest_tokens
-        Tokens of the longest completion.
-    step_overhead_s
-        Time of an engine's step in which the GPU waits for its host, ``None`` where the plan does not say it [s].
-    wait_s
-        Time for which the GPUs wait for completions that are generated elsewhere, ``None`` where they generate [s].
-    """
-
-    num_generations: int
-    generation_batch_size: int
-    max_num_seqs: int | None
-    longest_tokens: int
-    step_overhead_s: float | None
-    wait_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

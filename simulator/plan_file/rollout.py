@@ -1,14 +1,15 @@
 """``[workload.rollout]``: completions that are generated before they are learned from, and forwards that score them.
 
 Methods that learn from a model's own completions (GRPO and its kin) generate a batch of them, take their
-log-probabilities once by the model as it is (``old_log_probabilities``) and by a reference model, and then train on each
-``num_iterations`` times. An iteration here is one of the optimizer's, with its share of what comes once a batch.
+log-probabilities once by the model as it is (``old_log_probabilities``) and by a reference model, and then train on
+each ``num_iterations`` times. An iteration here is one step of the optimizer, with its share of what comes once.
 Source: Shao et al., GRPO, arXiv 2402.03300; ``trl/trainer/grpo_trainer.py`` of TRL 1.16.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulecast.errors import NotYetError
@@ -20,7 +21,6 @@ from joulecast.model.training.generation import (
     engine_of,
     key_value_bytes,
 )
-from joulecast.simulator.plan_file.parts import Rollout
 
 if TYPE_CHECKING:
     from joulecast.model.framework.implementation import Implementation
@@ -29,6 +29,34 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file.source import Source
 
 ROLLOUT, ITERATIONS = "workload.rollout", "workload.num_iterations"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How completions are generated that are then learned from.
+
+    Attributes
+    ----------
+    num_generations
+        Completions of each prompt.
+    generation_batch_size
+        Completions that all GPUs generate at once.
+    max_num_seqs
+        Sequences that a GPU's engine serves at once, at most; ``None``: all of its.
+    longest_tokens
+        Tokens of the longest completion.
+    step_overhead_s
+        Time of an engine's step in which the GPU waits for its host, ``None`` where the plan does not say it [s].
+    wait_s
+        Time for which the GPUs wait for completions that are generated elsewhere, ``None`` where they generate [s].
+    """
+
+    num_generations: int
+    generation_batch_size: int
+    max_num_seqs: int | None
+    longest_tokens: int
+    step_overhead_s: float | None
+    wait_s: float | None
 
 
 def read_rollout(table: WorkloadTable, source: Source) -> Rollout | None:
@@ -51,7 +79,9 @@ def read_rollout(table: WorkloadTable, source: Source) -> Rollout | None:
         )
     if asked.longest_tokens is not None and asked.longest_tokens < tokens:
         remedy = f"Use at least {tokens}, or leave the key out."
-        raise source.error("the longest completion is shorter than the mean", f"{ROLLOUT}.longest_tokens", remedy=remedy)
+        raise source.error(
+            "the longest completion is shorter than the mean", f"{ROLLOUT}.longest_tokens", remedy=remedy
+        )
     return Rollout(
         num_generations=asked.num_generations,
         generation_batch_size=asked.generation_batch_size or table.global_batch_size,
@@ -92,7 +122,9 @@ def check_rollout(plan: Plan, source: Source) -> None:
     for wrong, what in unknown:
         if wrong and w.rollout.wait_s is None:
             remedy = f"Measure how long it takes and set {ROLLOUT}.wait_s."
-            raise source.error(f"generation by a model with {what} is not known", ROLLOUT, remedy=remedy, kind=NotYetError)
+            raise source.error(
+                f"generation by a model with {what} is not known", ROLLOUT, remedy=remedy, kind=NotYetError
+            )
 
 
 def scorings_of(plan: Plan) -> int:
@@ -147,7 +179,9 @@ def rollout_assumptions(plan: Plan) -> tuple[str, ...]:
     if w.objective != "grpo" and w.rollout is None:
         return ()
     if w.rollout is None:
-        return ("completions are there: their generation is not forecast without [workload.rollout], nor their rewards",)
+        return (
+            "completions are there: their generation is not forecast without [workload.rollout], nor their rewards",
+        )
     if work is None:
         return (f"the GPUs wait {w.rollout.wait_s:g} s for completions that are generated elsewhere",)
     said = [
@@ -157,8 +191,8 @@ def rollout_assumptions(plan: Plan) -> tuple[str, ...]:
     if w.rollout.step_overhead_s is None:
         more = work.steps * (MOST_OVERHEAD_S - STEP_OVERHEAD_S)
         said.append(
-            f"each step waits {1e3 * STEP_OVERHEAD_S:g} ms for the engine's host; with {1e3 * MOST_OVERHEAD_S:g}, as the "
-            f"slower ones take, generation takes {more:.3g} s longer, {work.steps * STEP_OVERHEAD_S:.3g} s less without: "
-            f"{ROLLOUT}.step_overhead_us states yours"
+            f"each step waits {1e3 * STEP_OVERHEAD_S:g} ms for the engine's host; with {1e3 * MOST_OVERHEAD_S:g} ms, "
+            f"as slow ones take, the iteration takes {more:.3g} s longer, with none "
+            f"{work.steps * STEP_OVERHEAD_S:.3g} s less; {ROLLOUT}.step_overhead_us states yours"
         )
     return tuple(said)

@@ -104,7 +104,7 @@ class LoraTable(Table):
 
 
 class RolloutTable(Table):
-    """``[workload.rollout]``: completions that are generated before they are learned from, with TRL's and vLLM's names."""
+    """``[workload.rollout]``: completions that are generated to be learned from, with names of TRL and vLLM."""
 
     num_generations: int = Field(8, gt=0, description="Completions of each prompt, which is read once for them.")
     generation_batch_size: int | None = Field(
@@ -146,9 +146,9 @@ class WorkloadTable(Table):
     objective: str = Field(
         "next-token",
         description="next-token: cross-entropy of texts; dpo, orpo, simpo: log-probabilities of pairs of sequences, "
-        "chosen and rejected, which are the samples; reward: a head of one value, of such pairs; kto: log-probabilities "
-        "of single sequences; grpo: of a model's own completions; distillation: divergence from a teacher "
-        "(pytorch-eager, modules of transformers).",
+        "chosen and rejected, which are the samples; reward: a head of one value, of such pairs; kto: "
+        "log-probabilities of single sequences; grpo: of a model's own completions; distillation: divergence from a "
+        "teacher (pytorch-eager, modules of transformers).",
     )
     reference: Literal["copy", "adapters-off", "precomputed"] | None = Field(
         None,

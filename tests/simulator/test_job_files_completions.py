@@ -13,7 +13,7 @@ from tests.simulator.test_job_files_preferences import RL, SWIFT, converted
 
 GRPO = (
     "trl grpo --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 4 "
-    "--gradient_accumulation_steps 4 --max_prompt_length 512 --max_completion_length 1024 --reward_funcs accuracy_reward"
+    "--gradient_accumulation_steps 4 --max_prompt_length 512 --max_completion_length 1024 --reward_funcs accuracy"
 )
 VLLM = f"{GRPO} --use_vllm"
 AXOLOTL = RL.replace("rl: dpo", "rl: grpo\ntrl:\n  beta: 0.001\n  use_vllm: true\n  max_completion_length: 256\n"

@@ -79,7 +79,11 @@ def test_a_step_reads_weights_keys_and_values_once() -> None:
     attention = [x for x in launches if x.operator.name == "attention"]
     read = sum(x.operator.bytes_read * x.repeat for x in attention)
     assert read == 64 * 1000 * 2 * model.kv_heads * model.head_dim * 2 * model.layers
-    weights = sum(x.operator.n * x.operator.k * x.repeat for x in launches if hasattr(x.operator, "flops") and hasattr(x.operator, "k"))
+    weights = sum(
+        x.operator.n * x.operator.k * x.repeat
+        for x in launches
+        if hasattr(x.operator, "flops") and hasattr(x.operator, "k")
+    )
     vectors = (2 * model.layers + 1) * model.hidden
     assert weights == model.parameters - vectors
 
@@ -164,7 +168,9 @@ def _types(of: Plan) -> tuple[Any, Any]:
 
 
 def test_a_distillation_may_generate_too() -> None:
-    taught = pairs_plan("distillation", workload={**BATCH, "teacher": "llama-3.2-3b", "rollout": {"num_generations": 1}})
+    taught = pairs_plan(
+        "distillation", workload={**BATCH, "teacher": "llama-3.2-3b", "rollout": {"num_generations": 1}}
+    )
     found = generated_by(taught)
     assert found is not None and (found.prompts, found.live) == (16, 16)
     assert often(taught, "generation") == 1
@@ -189,6 +195,7 @@ def test_the_forecast_says_who_generates() -> None:
         ({}, {"workload": {"completion_tokens": 1024}}, "workload.completion_tokens", "at most 1023"),
         ({"longest_tokens": 9}, {}, "workload.rollout.longest_tokens", "at least 256"),
         ({"generation_batch_size": 9}, TWO, "workload.rollout.generation_batch_size", "multiple of 2"),
+        (None, {"workload": {"reference": "precomputed"}}, "workload.reference", "beta is 0"),
         ({"batch": 9}, {}, "workload.rollout.batch", "max_num_seqs"),
         ({}, {"workload": {"model": "qwen3-30b-a3b"}}, "workload.rollout", "wait_s"),
         (None, {"workload": {"num_iterations": 3, "reference": "copy"}}, "workload.num_iterations", "divisor"),

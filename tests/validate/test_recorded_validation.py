@@ -175,10 +175,10 @@ def test_iterations_of_pairs_of_sequences() -> None:
 
 
 def test_iterations_of_rewards_completions_and_a_teacher() -> None:
-    """Reward models, KTO, GRPO and distillation on a derived card; 6.6 % off when first looked at, one waits for its host."""
+    """Reward models, KTO, GRPO and distillation: 6.6 % off when first looked at, the card is derived."""
     summary, errors = iterations("train_rewards.jsonl", 8, "h100")
     waiting = errors.pop("train_kto_qwen2.5-3b_S1024_mb4_copy_C512")
-    assert -0.15 <= waiting and min(errors.values()) >= -0.068 and max(errors.values()) <= -0.03
+    assert waiting >= -0.15 and min(errors.values()) >= -0.068 and max(errors.values()) <= -0.03
     assert summary["time_error_percent"] <= 6.7 and summary["energy_error_percent"] <= 6.1
     assert summary["time_inside_percent"] == 100.0 and summary["energy_inside_percent"] >= 87.0
     assert summary["memory_error_percent"] <= 0.4
@@ -201,7 +201,7 @@ def test_steps_of_decoding() -> None:
     [("h100-sxm", 1, 512, 6.48e-3), ("h100-sxm", 4, 512, 6.59e-3), ("a100-sxm-40gb", 1, 1088, 1 / 75)],
 )
 def test_published_times_of_a_token(gpu: str, live: int, context: int, token_s: float) -> None:
-    """vLLM 0.21 and 0.23 serving Llama-3.1-8B (yobitelcomm.github.io/bench, johnmusgrave.com); contexts hardly matter."""
+    """Llama-3.1-8B in vLLM 0.21 and 0.23 (yobitelcomm.github.io/bench, johnmusgrave.com); contexts hardly matter."""
     model = load_model("llama-3.1-8b")
     work = Generated(prompts=0, prompt_tokens=1, live=live, context=float(context), steps=1)
     launches = decode_step(model, model.runs(0, model.layers), engine_of(Implementation()), work)

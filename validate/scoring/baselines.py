@@ -124,7 +124,7 @@ def transformer_flops(configuration: Mapping[str, Any]) -> float:
     """Matrix products and causal attention of a block or a training iteration on one GPU [FLOP].
 
     Samples of a loss on pairs are two sequences, which a reference model that is not precomputed reads once more, as a
-    teacher does. KTO reads each sequence and another one by both models; GRPO's are scored by either where that is said.
+    teacher does. KTO reads each sequence and another one by both models; GRPO's are scored by those that are said.
     """
     get = configuration.get
     hidden, heads = float(get("hidden") or 0), float(get("heads") or 1)
