@@ -340,7 +340,10 @@ class Implementation(HashedOnce):
     @property
     def of_reference(self) -> Implementation:
         """What runs the forward of ``reference`` or ``teacher``, without adapters; weights in 4 bits stay so."""
-        frozen = self.lora if self.lora is not None and self.lora.base and self.teacher is None else None
+        if self.teacher is not None:
+            own = self.teacher
+            return replace(self.without_gradients, lora=None, tie_embeddings=own.tied_embeddings, rotary=own.rotary)
+        frozen = self.lora if self.lora is not None and self.lora.base else None
         lora = None if frozen is None else replace(frozen, targets=())
         return replace(self.without_gradients, lora=lora)
 

@@ -218,8 +218,10 @@ def _gathered_and_gradients(
     """
     implementation = one.shard.implementation
     of_reference = 0.0
-    if implementation.reference == "copy" and not implementation.compared_apart:
-        of_reference = outside_layers_bytes(one.shard.config, implementation.of_reference, rank.first, rank.last)
+    teacher = implementation.teacher
+    if teacher is not None or (implementation.reference == "copy" and not implementation.compared_apart):
+        second = one.shard.config if teacher is None else teacher
+        of_reference = outside_layers_bytes(second, implementation.of_reference, rank.first, rank.last)
     gathered = gathered_at_peak(whole, transient, one, rank, of_reference) if split.splits_parameters else 0.0
     gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
     if implementation.framework != "megatron":

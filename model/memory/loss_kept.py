@@ -11,7 +11,7 @@ from __future__ import annotations
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import liger_kept, modules_kept
-from joulecast.model.transformer import liger_loss
+from joulecast.model.transformer import liger_loss, value_head
 from joulecast.model.transformer.log_probabilities import TILE_TOKENS, TILE_WORDS, in_tiles, scored
 
 #: Bytes of a value in fp32.
@@ -61,7 +61,9 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
     if not last:
         return _layer_bytes(s)
     size, vocab = DTYPE_BYTES[s.implementation.dtype], s.config.vocab
-    if in_tiles(s):
+    if value_head.applies(s):
+        head = 0.0
+    elif in_tiles(s):
         head = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
     elif liger_loss.fused(s):
         head = liger_kept.transient_bytes(s, vocab)

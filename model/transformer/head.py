@@ -181,7 +181,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     if value_head.applies(s):
         return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *value_head.forward(s))
     if implementation.teaches:
-        return pytorch_norm.forward("norm", s)
+        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab))
     if log_probabilities.in_tiles(s):
         tiles = log_probabilities.chunked_forward(s, vocab)
         return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *tiles)

@@ -43,6 +43,14 @@ def test_a_reward_models_operations_have_no_head() -> None:
     assert a.model_flops_per_s * a.time_s == pytest.approx(training_flops(model, 1024, 4096.0, scored=0.0))
 
 
+def test_a_reward_model_holds_no_logits_under_autocast() -> None:
+    """Where layers are computed again its peak was that of a forward with logits."""
+    again = {"schedule": {"recompute": "full"}, "implementation": {"parameter_precision": "fp32"}}
+    long = {"workload": {"sequence_length": 16384, "micro_batch_size": 2, "global_batch_size": 4}}
+    held = footprint_of(plan("reward", **again, **long), 0)
+    assert held.transient < 4.0 * 4 * 16384 * plan().workload.model.vocab
+
+
 def test_kto_reads_mismatched_completions_by_both_models() -> None:
     four, texts = kernels(plan("kto"), "forward"), plan(None, implementation={"log_probabilities": "chunked"})
     once = kernels(texts, "forward")
@@ -68,6 +76,19 @@ def test_a_teachers_layers_run_behind_the_students_and_are_held_beside_them() ->
     assert backward["gate.dgrad"] == one.workload.model.layers
     more = footprint_of(one, 0).parameters - footprint_of(plan("simpo"), 0).parameters
     assert more == pytest.approx(2.0 * teacher.parameters)
+
+
+def test_a_teacher_is_tied_as_it_is_itself() -> None:
+    untied = plan("distillation", workload={"teacher": "llama-3.1-8b"})
+    more = footprint_of(untied, 0).parameters - footprint_of(plan("simpo"), 0).parameters
+    assert more == pytest.approx(2.0 * load_model("llama-3.1-8b").parameters)
+
+
+def test_a_sharded_teacher_is_whole_outside_its_layers() -> None:
+    teacher = load_model("llama-3.1-70b")
+    sharded = {"cluster": {"gpus": 2}, "parallelism": {"fsdp": True}, "workload": {"teacher": teacher.name}}
+    held = footprint_of(plan("distillation", **sharded), 0)
+    assert held.transient + held.gathered > 2.0 * 2 * teacher.vocab * teacher.hidden
 
 
 def test_a_distillations_operations_count_the_teachers_forward() -> None:

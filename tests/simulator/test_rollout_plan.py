@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.rollout import generated_by
+from joulecast.simulator.traces.iteration_trace import write_iteration_trace
 from tests.simulator.test_pairs_plan import LORA, kernels
 from tests.simulator.test_pairs_plan import plan as pairs_plan
 
@@ -217,3 +219,10 @@ def test_other_objectives_score_and_generate_nothing(key: str) -> None:
     value = {"num_iterations": 2, "old_log_probabilities": True, "rollout": {}}[key]
     with pytest.raises(InputError, match="completions"):
         pairs_plan("dpo", workload={key: value})
+
+
+def test_a_trace_of_too_many_steps_is_refused(tmp_path: Path) -> None:
+    long = plan({"longest_tokens": 40_000})
+    with pytest.raises(InputError, match=r"--trace.*million kernels.*Leave \[workload.rollout\] out"):
+        write_iteration_trace(tmp_path / "trace.json", long)
+    assert not list(tmp_path.iterdir())

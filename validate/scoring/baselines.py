@@ -142,7 +142,7 @@ def transformer_flops(configuration: Mapping[str, Any]) -> float:
     if get("op") == "block":
         passes = 1 if get("direction") == "fwd" else 3
         return passes * layer / float(get("tp") or 1)
-    head = 2 * tokens * hidden * float(get("vocab") or 0)
+    head = 2 * tokens * hidden * (1.0 if objective == "reward" else float(get("vocab") or 0))
     compared = 1 if get("reference") in ("copy", "adapters-off") else 0
     compared = 1 + 2 * compared if objective == "kto" else compared + bool(get("old_log_probabilities"))
     if get("teacher"):
