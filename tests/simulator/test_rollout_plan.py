@@ -226,3 +226,32 @@ def test_a_trace_of_too_many_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--trace.*million kernels.*Leave \[workload.rollout\] out"):
         write_iteration_trace(tmp_path / "trace.json", long)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("completions", "prompts", "runs"), [(320, 40, 4), (8, 1, 1), (88, 11, 2)])
+def test_prompts_run_once_for_their_completions_as_many_as_an_engine_takes(
+    completions: int, prompts: int, runs: int
+) -> None:
+    """Ten prompts of 768 tokens are at once below 8,192 tokens; uneven ones are shared out."""
+    one = plan({"longest_tokens": 512}, workload={"global_batch_size": completions, "micro_batch_size": 8})
+    work = generated_by(one)
+    assert work is not None and work.prompts == prompts
+    launches = next(t for t, name in zip(*_types(one), strict=True) if name == "generation")
+    rows = {x.operator.m: x.repeat for x in launches if x.operator.name == "generation.up"}
+    layers = one.workload.model.layers
+    at_once = -(-prompts // runs)
+    assert rows == {at_once * 768: layers * runs, completions // 2: layers * 512}
+    (copied,) = [x.operator for x in launches if x.operator.name == "generation.weights"]
+    assert copied.bytes_read == copied.bytes_written == 2 * one.workload.model.parameters
+    (embedded,) = [x for x in launches if x.operator.name == "generation.embedding" and x.repeat == runs]
+    assert embedded.operator.rows == at_once * 768
+
+
+def test_a_token_is_drawn_from_logits_in_fp32() -> None:
+    model = load_model("llama-3.2-1b")
+    work = Generated(prompts=0, prompt_tokens=1, live=3, context=1.0, steps=1)
+    launches = decode_step(model, model.runs(0, model.layers), engine_of(implementation_of(plan())), work)
+    drawn = [x.operator for x in launches if x.operator.name.startswith("draw.")]
+    logits = 3 * model.vocab
+    assert sum(x.bytes_read for x in drawn) == (2 + 4 + 4 + 8 + 4) * logits
+    assert sum(x.bytes_written for x in drawn) == (4 + 4 + 4 + 4 + 4) * logits
