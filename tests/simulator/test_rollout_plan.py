@@ -109,6 +109,8 @@ def test_what_is_generated_is_counted_in_steps() -> None:
     assert whole.context == 768 + 128
     few = generation(max_num_seqs=4)
     assert (few.live, few.steps) == (4, 4 * 256)
+    assert generation(max_num_seqs=5).steps == 4 * 256
+    assert generation(longest_tokens=256) == whole
     ahead = generation(generation_batch_size=64)
     assert (ahead.live, ahead.steps, ahead.prompts) == (64, 64, 2)
     uneven = generation(longest_tokens=512)
@@ -136,6 +138,14 @@ def test_an_engine_holds_weights_and_what_its_sequences_have_seen() -> None:
     more = footprint_of(plan({}), 0).context - footprint_of(plan(), 0).context
     seen = 16 * 1024 * 2 * model.kv_heads * model.head_dim * model.layers * 2
     assert more == pytest.approx(2.0 * model.parameters + seen)
+
+
+def test_an_engine_holds_layers_of_each_kind() -> None:
+    asked = {"workload": {"model": "gemma-3-1b", "layers": 8}}
+    turns = plan({"wait_s": 0.0}, **asked).workload.model
+    assert not turns.alike
+    more = footprint_of(plan({}, **asked), 0).context - footprint_of(plan(**asked), 0).context
+    assert more == pytest.approx(2.0 * turns.parameters + 16 * 1024 * 2 * turns.kv_heads * turns.head_dim * 8 * 2)
 
 
 @pytest.mark.parametrize(
