@@ -41,6 +41,10 @@ BACKWARD = "backward"
 BACKWARD_INPUT = "backward_input"
 BACKWARD_WEIGHT = "backward_weight"
 OPTIMIZER = "optimizer"
+#: What methods that learn from a model's own completions run beside training.
+GENERATION, SCORING = "generation", "scoring"
+#: Kinds that belong to no micro-batch's forward or backward.
+ONCE = (OPTIMIZER, GENERATION, SCORING)
 #: A forward and a backward of another micro-batch and chunk in one.
 FORWARD_BACKWARD = "forward_backward"
 

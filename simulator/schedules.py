@@ -20,7 +20,10 @@ from joulecast.simulator.schedule_orders import (
     BACKWARD_WEIGHT,
     FORWARD,
     FORWARD_BACKWARD,
+    GENERATION,
+    ONCE,
     OPTIMIZER,
+    SCORING,
     Instruction,
 )
 
@@ -30,7 +33,10 @@ __all__ = [
     "BACKWARD_WEIGHT",
     "FORWARD",
     "FORWARD_BACKWARD",
+    "GENERATION",
+    "ONCE",
     "OPTIMIZER",
+    "SCORING",
     "Instruction",
     "Schedule",
     "add_schedule",

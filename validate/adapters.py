@@ -49,8 +49,9 @@ def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[R
 
 
 def predict_blocks(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
-    """Single blocks run back to back, and whole single-GPU training steps."""
-    return [guarded(_predict_block if row.op == "block" else _predict_iteration, gpu, row) for row in rows]
+    """Single blocks run back to back, steps of decoding, and whole single-GPU training steps."""
+    ways = {"block": _predict_block, "decode": _predict_decoding}
+    return [guarded(ways.get(row.op, _predict_iteration), gpu, row) for row in rows]
 
 
 def predict_iterations(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
@@ -105,6 +106,21 @@ def _predict_block(gpu: GpuDescription, row: Row) -> Answer:
     """One block, or all ``blocks`` of a model in turn."""
     operators, blocks = block_operators(row), whole_number(row.configuration, "blocks", 1)
     return _repeated(gpu, [KernelWork(tuple(operators), (blocks,) * len(operators))], [row])[0]
+
+
+def _predict_decoding(gpu: GpuDescription, row: Row) -> Answer:
+    """A step of a model's decoding that is repeated as one graph, of ``live`` sequences with a mean ``context``."""
+    from joulecast.model.architecture.hf import load_model
+    from joulecast.model.framework.implementation import Implementation
+    from joulecast.model.training.generation import Generated, decode_step, engine_of
+
+    config = load_model(str(row.configuration.get("catalogue")))
+    context, live = whole_number(row.configuration, "context"), whole_number(row.configuration, "live")
+    work = Generated(prompts=0, prompt_tokens=context, live=live, context=float(context), steps=1, overhead_s=0.0)
+    engine = engine_of(Implementation(dtype=str(row.configuration.get("dtype") or "bf16")))
+    launches = tuple(decode_step(config, config.runs(0, config.layers), engine, work))
+    operators, often = tuple(x.operator for x in launches), tuple(x.repeat for x in launches)
+    return _repeated(gpu, [KernelWork(operators, often)], [row])[0]
 
 
 def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:

@@ -90,9 +90,9 @@ def kernel_family(row: Row) -> str:
 
 
 def block_family(row: Row) -> str:
-    """Forward, forward and backward, or a whole step."""
-    if row.op == "train_step":
-        return "single-GPU step"
+    """Forward, forward and backward, or a whole step, of training or of decoding."""
+    if row.op != "block":
+        return {"train_step": "single-GPU step", "decode": "step of decoding"}[row.op]
     return "block forward" if row.configuration.get("direction") == "fwd" else "block forward+backward"
 
 
@@ -136,7 +136,7 @@ SUITES = {
         ),
         Suite(
             "blocks",
-            frozenset({"block", "train_step"}),
+            frozenset({"block", "decode", "train_step"}),
             adapters.predict_blocks,
             block_family,
             lambda row: (f"tensor-parallel {row.configuration.get('tp') or 1}",),

@@ -183,8 +183,9 @@ def documents(row: Configuration) -> dict[str, Any]:
 
 
 def pairs(row: Configuration) -> dict[str, Any]:
-    """A loss on pairs of sequences, in the words of ``[workload]``; its samples are such pairs."""
-    return {key: row[key] for key in ("objective", "reference", "completion_tokens") if row.get(key) is not None}
+    """A loss that is no cross-entropy, in the words of ``[workload]``; samples of some are pairs of sequences."""
+    keys = ("objective", "reference", "completion_tokens", "teacher", "old_log_probabilities", "num_iterations")
+    return {key: row[key] for key in keys if row.get(key) is not None}
 
 
 def permutation(row: Configuration) -> dict[str, Any]:

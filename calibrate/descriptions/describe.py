@@ -42,7 +42,7 @@ FIT_FILES = (
 #: Least spread of a mean, as a share of what it is without any row.
 LEAST_SPREAD = 0.1
 #: Kinds of rows that only ever validate.
-VALIDATION_OPS = ("block", "train_step", "train_iter")
+VALIDATION_OPS = ("block", "decode", "train_step", "train_iter")
 
 
 @dataclass(frozen=True)

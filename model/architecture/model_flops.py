@@ -28,13 +28,13 @@ def training_flops(
     documents: Documents | None = None,
     *,
     scored: float = 1.0,
-    reference: bool = False,
+    further_forwards: float = 0.0,
 ) -> float:
     """Operations of a forward and backward of ``tokens`` tokens in sequences of ``sequence``.
 
-    ``scored``: the head meets this share of the tokens. ``reference``: a model without gradients reads them too, once.
-    ``adapters``: so many weights are trained beside the model's, which are frozen and take 2 operations backward.
-    ``documents``: attention keeps to these in each sequence, and sees no pairs of other positions.
+    ``scored``: the head meets this share of the tokens. ``further_forwards``: so often a model of this size reads them
+    without gradients. ``adapters``: so many weights are trained beside the model's, which are frozen and take 2
+    operations backward. ``documents``: attention keeps to these in each sequence, and sees no pairs of other positions.
     """
     layers = [*config.runs(0, config.layers), (config.prediction_layer, config.mtp_layers)]
     scans = sum(count * kind.mixer.scan_operations(sequence) for kind, count in layers if kind.mixer)
@@ -42,7 +42,7 @@ def training_flops(
     weights += (scored + config.mtp_layers) * config.hidden * config.vocab + config.mtp_layers * 2 * config.hidden**2
     seen = sum(count * _seen(kind, sequence, documents) for kind, count in layers)
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
-    whole = (4.0 if reference else 3.0) * tokens * (2.0 * weights + pairs + scans)
+    whole = (3.0 + further_forwards) * tokens * (2.0 * weights + pairs + scans)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
 
 

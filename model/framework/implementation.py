@@ -138,10 +138,13 @@ class Implementation(HashedOnce):
         How a loss takes tokens' log-probabilities, empty for cross-entropy of next tokens, and of which share of the
         positions where not of all (:mod:`joulecast.model.transformer.log_probabilities`).
     reference
-        Model whose forward follows each of the trained one's in such a loss: a ``copy``, or the same with
-        ``adapters-off``; empty where none runs.
+        Model that such a loss compares with: a ``copy``, or the same with ``adapters-off``; empty where none runs.
+    teacher
+        Model whose next tokens the loss compares with, ``None`` without one.
+    compared_apart
+        Whether these models' forwards are not behind each of the trained one's, but before all, beside no activations.
     gradient_free
-        Whether this is such a model's, which has no backward.
+        Whether this is a forward's that has no backward.
     loop_wait_s
         Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s].
     widens_outputs
@@ -209,6 +212,8 @@ class Implementation(HashedOnce):
     log_probabilities: str = ""
     scored_share: float = 1.0
     reference: str = ""
+    teacher: ModelConfig | None = None
+    compared_apart: bool = False
     gradient_free: bool = False
     loop_wait_s: float = 0.0
     widens_outputs: bool = False
@@ -334,15 +339,30 @@ class Implementation(HashedOnce):
 
     @property
     def of_reference(self) -> Implementation:
-        """What runs the forward of the ``reference``, without adapters; its weights in 4 bits stay so."""
+        """What runs the forward of ``reference`` or ``teacher``, without adapters; weights in 4 bits stay so."""
+        if self.teacher is not None:
+            own = self.teacher
+            return replace(self.without_gradients, lora=None, tie_embeddings=own.tied_embeddings, rotary=own.rotary)
         frozen = self.lora if self.lora is not None and self.lora.base else None
         lora = None if frozen is None else replace(frozen, targets=())
-        return replace(self, lora=lora, recompute="none", reference="", gradient_free=True)
+        return replace(self.without_gradients, lora=lora)
+
+    @property
+    def without_gradients(self) -> Implementation:
+        """What runs a forward that has no backward."""
+        return replace(self, recompute="none", reference="", gradient_free=True)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether this is a teacher's, whose head is part of the student's loss."""
+        return self.teacher is not None and self.gradient_free
 
     def recomputes(self, module: str) -> bool:
         """Whether selective recomputation runs a part of :data:`RecomputeModule` again."""
         return self.recompute == "selective" and module in self.recompute_modules
 
     def tied(self, config: ModelConfig) -> bool:
-        """Whether head and embedding are one matrix."""
+        """Whether head and embedding are one matrix; a head of one value is its own."""
+        if self.log_probabilities == "value":
+            return False
         return config.tied_embeddings if self.tie_embeddings is None else self.tie_embeddings

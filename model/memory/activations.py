@@ -23,6 +23,7 @@ from joulecast.model.transformer import (
     state_space,
     stored_narrow,
     unfused_attention,
+    value_head,
 )
 from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard, row_width
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
@@ -241,6 +242,8 @@ def _eager_activation_extra(s: Shard) -> int:
 def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    if value_head.applies(s):
+        return modules_kept.final_norm_bytes(s)
     if log_probabilities.in_tiles(s):
         return loss_kept.head_bytes(s)
     if s.implementation.modules != "joint":
@@ -285,6 +288,8 @@ def loss_transient_bytes(s: Shard) -> float:
     in fp32, of which three are there at once (``_nll_loss_and_log_softmax_backward`` in
     ``torch/distributed/tensor/parallel/loss.py``).
     """
+    if value_head.applies(s):
+        return boundary_bytes(s)
     logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
     weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0

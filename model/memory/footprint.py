@@ -55,8 +55,8 @@ class MemoryFootprint:
     Attributes
     ----------
     parameters, gradients, optimizer
-        Model states, parameters with those of a reference model that is a copy, gradients as far as they are there at
-        the peak.
+        Model states, parameters with those of a reference model that is a copy or of a teacher, gradients as far as
+        they are there at the peak.
     activations
         Kept for the backward by the micro-batches in flight.
     outputs
@@ -70,7 +70,8 @@ class MemoryFootprint:
     gathered
         Parameters and gradients that FSDP holds whole while they are at work.
     context
-        What lies outside the framework's allocator: the driver's context and the communicators' channels.
+        What lies outside the framework's allocator: the driver's context, the communicators' channels, and an engine
+        that generates completions.
     cached
         What PyTorch's allocator keeps for other streams and sizes (:mod:`joulecast.model.memory.allocator`); in none of
         the sums but ``reserved_bytes``.
@@ -119,6 +120,7 @@ def memory_footprint(
     *,
     shards: StateShards | None = None,
     communicators: int = 2,
+    engine_bytes: float = 0.0,
 ) -> MemoryFootprint:
     """Peak memory of a GPU of one pipeline rank.
 
@@ -130,6 +132,8 @@ def memory_footprint(
         How the model states are split over data-parallel ranks, ``None`` where they are not.
     communicators
         Groups that the GPU communicates in.
+    engine_bytes
+        What an engine beside the training holds that generates completions.
     """
     split = shards or StateShards()
     one = micro_batch_bytes(config, implementation, batch, sequence)
@@ -168,6 +172,7 @@ def memory_footprint(
         + _stand_in_bytes(config, implementation, last=rank.last),
         gathered=gathered,
         context=CONTEXT_BYTES
+        + engine_bytes
         + communicators * COMMUNICATOR_BYTES
         + one.exchange_buffers
         + (one.user_buffers if symmetric else 0.0),
@@ -213,8 +218,10 @@ def _gathered_and_gradients(
     """
     implementation = one.shard.implementation
     of_reference = 0.0
-    if implementation.reference == "copy":
-        of_reference = outside_layers_bytes(one.shard.config, implementation.of_reference, rank.first, rank.last)
+    teacher = implementation.teacher
+    if teacher is not None or (implementation.reference == "copy" and not implementation.compared_apart):
+        second = one.shard.config if teacher is None else teacher
+        of_reference = outside_layers_bytes(second, implementation.of_reference, rank.first, rank.last)
     gathered = gathered_at_peak(whole, transient, one, rank, of_reference) if split.splits_parameters else 0.0
     gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
     if implementation.framework != "megatron":

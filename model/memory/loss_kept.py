@@ -8,10 +8,10 @@ of the weight, in fp32.
 
 from __future__ import annotations
 
-from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import liger_kept, modules_kept
-from joulecast.model.transformer import liger_loss
+from joulecast.model.transformer import liger_loss, value_head
 from joulecast.model.transformer.log_probabilities import TILE_TOKENS, TILE_WORDS, in_tiles, scored
 
 #: Bytes of a value in fp32.
@@ -26,8 +26,9 @@ MLP_TENSORS, STREAM_TENSORS = 3, 2
 
 def head_bytes(s: Shard) -> float:
     """Kept of the final norm's input, and of the positions that are scored, by logits in tiles."""
-    size = float(DTYPE_BYTES[s.stream.implementation.dtype])
-    return modules_kept.final_norm_input_bytes(s) + scored(s) * s.config.hidden * size
+    size, teacher = float(DTYPE_BYTES[s.stream.implementation.dtype]), s.implementation.teacher
+    width = s.config.hidden + (0 if teacher is None else teacher.hidden)
+    return modules_kept.final_norm_input_bytes(s) + scored(s) * width * size
 
 
 def loss_transient_bytes(s: Shard, vocab: int, weight: float) -> float:
@@ -46,7 +47,10 @@ def loss_transient_bytes(s: Shard, vocab: int, weight: float) -> float:
 
 def reference_transient_bytes(s: Shard) -> float:
     """What a reference's forward holds beside what the policy has kept, at its highest; 0 where none runs."""
-    if not s.implementation.reference:
+    run = s.implementation
+    if run.teacher is not None:
+        return _layer_bytes(shard(run.teacher, run.of_reference, s.batch, s.sequence))
+    if run.compared_apart or not run.reference:
         return 0.0
     head = tile_bytes(s) if in_tiles(s) else REFERENCE_TENSORS * WIDE * s.tokens * s.config.vocab
     return max(_layer_bytes(s), head)
@@ -57,7 +61,9 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
     if not last:
         return _layer_bytes(s)
     size, vocab = DTYPE_BYTES[s.implementation.dtype], s.config.vocab
-    if in_tiles(s):
+    if value_head.applies(s):
+        head = 0.0
+    elif in_tiles(s):
         head = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
     elif liger_loss.fused(s):
         head = liger_kept.transient_bytes(s, vocab)
@@ -72,5 +78,6 @@ def _layer_bytes(s: Shard) -> float:
 
 
 def tile_bytes(s: Shard) -> float:
-    """The buffer of one tile of logits."""
-    return float(min(scored(s), TILE_TOKENS) * TILE_WORDS * DTYPE_BYTES[s.implementation.dtype])
+    """The buffer of one tile of logits; of a teacher's beside the model's two in fp32, and the gradient rounded."""
+    size = float(DTYPE_BYTES[s.implementation.dtype])
+    return min(scored(s), TILE_TOKENS) * TILE_WORDS * (size if s.implementation.teacher is None else 2 * WIDE + size)

@@ -138,10 +138,14 @@ def weights_bytes(held: tuple[Held, Held], split: StateShards) -> float:
 
 
 def reference_bytes(stage: Stage, split: StateShards) -> float:
-    """Weights of a reference model that is a copy, split as those of the model are."""
-    if stage.implementation.reference != "copy":
+    """Weights of a reference model that is a copy, or of a teacher, split as those of the model are."""
+    run, teacher = stage.implementation, stage.implementation.teacher
+    if teacher is not None:
+        others = () if teacher.alike else teacher.others(0, teacher.layers)
+        stage = replace(stage, config=teacher, layers=teacher.layers, others=others)
+    elif run.reference != "copy":
         return 0.0
-    return weights_bytes(parameter_bytes(replace(stage, implementation=stage.implementation.of_reference)), split)
+    return weights_bytes(parameter_bytes(replace(stage, implementation=run.of_reference)), split)
 
 
 def whole_throughout_bytes(stage: Stage) -> tuple[float, float]:

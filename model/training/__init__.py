@@ -7,5 +7,6 @@
 - ``data_parallel``: reduction of gradients over replicas; ``sharded_units``: FSDP's parameters, unit by unit,
   ``sharded_gaps``: in parts where layers communicate too.
 - ``nanobatches``: a micro-batch in parts, the communication of one beside the computation of another.
+- ``generation``: completions by an inference engine, for methods that learn from a model's own.
 - ``factors``: how kernels fare in long runs on clusters, beside the same kernels alone.
 """

@@ -15,6 +15,7 @@ from joulecast.model.training.matrix import Matrix
 from joulecast.model.transformer import delta_net, modules_layer, modules_shared, state_space
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.log_probabilities import head_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,8 @@ def _embedding(config: ModelConfig, implementation: Implementation) -> list[Para
 def _head(config: ModelConfig, implementation: Implementation, *, matrix: bool) -> list[ParameterTensor]:
     """Behind the last layer: the final norm, the head's ``matrix`` unless it is the stage's embedding, and its bias."""
     split = head_is_split(implementation)
-    rows = local_vocabulary(config.vocab, split, implementation)
+    vocab = local_vocabulary(config.vocab, split, implementation)
+    rows = head_outputs(vocab, implementation.log_probabilities)
     tensors = [*_norm("norm", config)]
     if matrix:
         weights = rows * config.hidden

@@ -29,5 +29,6 @@ What several of them call:
 - Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``
   for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer bits until the backward.
 - The ends of the stack: ``head`` with the embedding, ``loss``, ``log_probabilities`` for losses on pairs of sequences
-  and of logits in tiles, ``softcap`` of logits, and ``multi_token`` prediction.
+  and of logits in tiles, ``divergence`` from a teacher's, ``value_head`` of a reward model, ``softcap`` of logits, and
+  ``multi_token`` prediction.
 """

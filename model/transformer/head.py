@@ -27,6 +27,7 @@ from joulecast.model.transformer import (
     loss,
     pytorch_norm,
     softcap,
+    value_head,
 )
 from joulecast.model.transformer import eager_layer as layer
 from joulecast.model.transformer import megatron_linear as linear
@@ -177,6 +178,10 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     """Final norm, head and loss of one micro-batch; under sequence parallelism the head sees the gathered sequence."""
     config, implementation = s.config, s.implementation
     vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+    if value_head.applies(s):
+        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *value_head.forward(s))
+    if implementation.teaches:
+        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab))
     if log_probabilities.in_tiles(s):
         tiles = log_probabilities.chunked_forward(s, vocab)
         return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *tiles)
@@ -214,6 +219,14 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     done = "head.weight" if not (accumulate or tied) else ""
     first, last = ("", done) if implementation.autocast else (done, "")
     kernels, sums = pytorch_norm.backward("norm", s, accumulate)
+    if value_head.applies(s):
+        own = value_head.backward(s, done)
+        return (
+            *own,
+            *layer.accumulation("head.weight", config.hidden, s.stream.implementation.dtype, keep),
+            *kernels,
+            *sums,
+        )
     if log_probabilities.in_tiles(s):
         return (
             *log_probabilities.chunked_backward(s, vocab, done),

@@ -9,7 +9,10 @@
              ``add_fused_lm_head``), where the policy's kernel also takes entropy, mean and the likeliest word, and that
              of supervised finetuning (``SFTTrainer``) all but the mean.
 
-Next tokens' whole logits have a cross-entropy instead (:mod:`joulecast.model.transformer.loss`).
+Next tokens' whole logits have a cross-entropy instead (:mod:`joulecast.model.transformer.loss`). Two further words
+are of objectives that take none: ``value``, a head of one output (:mod:`joulecast.model.transformer.value_head`), and
+``divergence`` (:mod:`joulecast.model.transformer.divergence`), in the same tiles, from a teacher, whose own forward
+ends at its last norm.
 
 Positions of the last token, sums over sequences and the loss itself are few values and left out.
 """
@@ -30,10 +33,13 @@ from joulecast.model.framework.launches import (
     weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.transformer import divergence
 from joulecast.model.transformer.row_operators import accumulated, rounded, widened
 
 #: How log-probabilities are made, by the word of ``implementation.log_probabilities``.
 WHOLE, CHUNKED = "whole", "chunked"
+#: What an objective that takes none makes behind the last norm.
+VALUE, DIVERGENCE = "value", "divergence"
 #: Positions and words of a tile of logits.
 TILE_TOKENS, TILE_WORDS = 4096, 32768
 #: Cycles of an SM for a logit that is folded, with all that the policy logs and without, and for one that becomes its
@@ -48,7 +54,12 @@ CAPPED = 0.20
 
 def in_tiles(s: Shard) -> bool:
     """Whether logits are made in tiles."""
-    return s.implementation.log_probabilities == CHUNKED
+    return s.implementation.log_probabilities in (CHUNKED, DIVERGENCE)
+
+
+def head_outputs(vocab: int, log_probabilities: str) -> int:
+    """Outputs of the head for each position: the words of its vocabulary, or one value."""
+    return 1 if log_probabilities == VALUE else vocab
 
 
 def scored(s: Shard) -> int:
@@ -116,30 +127,42 @@ def _logits(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
 def chunked_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Scored positions out of all, and their log-probabilities tile by tile."""
     run, values = s.implementation, scored(s) * s.config.hidden
-    cycles = (FOLDED_ALONE if run.gradient_free else FOLDED) + CAPPED * s.config.logit_softcap
     out = [streaming("embedding", "log_probs.select", values, dtype=s.stream.implementation.dtype, rows=scored(s))]
     out += [rounded("head.round", values)] if run.autocast else []
     for positions, words, count in _tiles(s, vocab):
-        logits = positions * words
-        fold = issued("reduce", "log_probs.fold", logits, cycles * logits, activity=1.0, writes=0, dtype=run.dtype)
-        out += [replace(one, repeat=count) for one in (*_logits(s, positions, words), fold)]
+        out += [replace(one, repeat=count) for one in _folded(s, positions, words)]
     return tuple(out)
+
+
+def _folded(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
+    """A tile of logits, and what is kept of it."""
+    if divergence.applies(s):
+        return divergence.folded(s, positions, words)
+    run, logits = s.implementation, positions * words
+    cycles = (FOLDED_ALONE if run.gradient_free else FOLDED) + CAPPED * s.config.logit_softcap
+    fold = issued("reduce", "log_probs.fold", logits, cycles * logits, activity=1.0, writes=0, dtype=run.dtype)
+    return (*_logits(s, positions, words), fold)
+
+
+def _turned(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
+    """The tile again, and its gradient."""
+    if divergence.applies(s):
+        return divergence.turned(s, positions, words)
+    logits, cycles = positions * words, TURNED + CAPPED * s.config.logit_softcap
+    turn = issued("unary", "log_probs.turn", logits, cycles * logits, activity=1.0, dtype=s.implementation.dtype)
+    return (*_logits(s, positions, words), turn)
 
 
 def chunked_backward(s: Shard, vocab: int, completes: str) -> tuple[Launch, ...]:
     """Gradient of :func:`chunked_forward`, of the head's weight too unless that is frozen."""
     run, hidden, trains = s.implementation, s.config.hidden, s.implementation.lora is None
     values, kept = scored(s) * hidden, s.stream.implementation.dtype
-    cycles = TURNED + CAPPED * s.config.logit_softcap
     out = [streaming("fill", "log_probs.grad.fill", values, reads=0, dtype="fp32")]
     if trains:
         out.append(streaming("fill", "head.weight.grad.fill", vocab * hidden, reads=0, dtype="fp32"))
     for positions, words, count in _tiles(s, vocab):
-        logits = positions * words
-        turn = issued("unary", "log_probs.turn", logits, cycles * logits, activity=1.0, dtype=run.dtype)
         own = [
-            *_logits(s, positions, words),
-            turn,
+            *_turned(s, positions, words),
             added_up(input_gradient("head", positions, words, hidden, run.dtype), "fp32"),
         ]
         if trains:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from joulecast.plan.exact.exact_front import exact_front
 from joulecast.plan.exact.front import Front
 from joulecast.plan.exact.problem import FrontProblem
-from joulecast.simulator.schedules import OPTIMIZER
+from joulecast.simulator.schedules import ONCE
 
 
 def front_of_problem(
@@ -32,5 +32,5 @@ def front_of_problem(
 def shortest_instruction_s(problem: FrontProblem) -> float:
     """Shortest time of any instruction but the optimizer's, which runs once an iteration [s]."""
     flat = (instruction for order in problem.dag.ranks for instruction in order)
-    kinds = {int(k) for k, i in zip(problem.kind, flat, strict=True) if i.kind != OPTIMIZER}
+    kinds = {int(k) for k, i in zip(problem.kind, flat, strict=True) if i.kind not in ONCE}
     return min((float(problem.sets[k].time_s[0]) for k in kinds), default=float("inf"))

@@ -7,6 +7,7 @@ those near them; from some number k of layers on it is then ``T(k) + (layers −
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,7 +25,7 @@ from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz, wait_
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.host import host_s
 from joulecast.simulator.instructions.overlap_steady import WALKED
-from joulecast.simulator.instructions.program import instruction_launches, paired
+from joulecast.simulator.instructions.program import instruction_launches, paired, tail_of
 from joulecast.simulator.instructions.replicas import reduces_among_launches
 from joulecast.simulator.instructions.tables import (
     beside_each_other,
@@ -40,7 +41,6 @@ from joulecast.simulator.schedules import (
     BACKWARD_WEIGHT,
     BOTH_ENDS,
     FORWARD,
-    OPTIMIZER,
     PAIRS,
     SPLITS_BACKWARD,
     Instruction,
@@ -233,7 +233,8 @@ class Stages:
     def __init__(self, parts: Parts, plan: Plan, kinds: Sequence[str], beside_transfers: bool) -> None:
         self._parts, self._plan, self._kinds, self._beside_transfers = parts, plan, kinds, beside_transfers
         self._interval = plan.implementation.recompute_interval  # after which layers repeat
-        alike = self._interval == 1 and plan.workload.lora is None  # with adapters the first layer is another
+        # With adapters the first layer is another, and a teacher's layers are behind those of the whole model.
+        alike = self._interval == 1 and plan.workload.lora is None and plan.workload.teacher is None
         self._layers_apart = nanobatches_of(plan).parts == 1 and not plan.parallelism.fsdp and alike
         self._rows: dict[Place, tuple[int, ...]] = {}
         self._stages: dict[Place, int] = {}
@@ -298,7 +299,11 @@ class Tails:
                 last, other = (self._parts.add(self._plan, kind, place, reduces=r) for r in (True, False))
                 reduction = ((last, 1.0), (other, -1.0))
             self._tails[place] = len(self._parts.tail_recipes)
-            self._parts.tail_recipes.append(((self._parts.add(self._plan, OPTIMIZER, place), 1.0), *reduction))
+            own = (
+                (self._parts.add(self._plan, kind, place), float(often))
+                for kind, often in Counter(tail_of(self._plan)).items()
+            )
+            self._parts.tail_recipes.append((*own, *reduction))
             # Nobody waits for the gradients of weights where they are split off.
             self._parts.drain_recipes.append(() if self._split else reduction)
         return self._tails[place]

@@ -16,7 +16,7 @@ import numpy as np
 
 from joulecast.simulator.fluid.program import FluidProgram
 from joulecast.simulator.plan_file.plan import Plan
-from joulecast.simulator.schedules import FORWARD, OPTIMIZER, Instruction, Schedule
+from joulecast.simulator.schedules import FORWARD, ONCE, Instruction, Schedule
 
 #: A rank's latest instruction that something waits for, with the delay after its end: rank to (position, transfers).
 Front = Mapping[int, tuple[int, int]]
@@ -90,7 +90,7 @@ def _with_pauses(schedule: Schedule, rank: int) -> list[Instruction | None]:
     Warm-up starts after ``rank`` empty slots, the first backward comes ``v·p + 2(p − 1 − rank)`` slots after the start,
     and an empty slot stands before every backward of the cool-down.
     """
-    order = [i for i in schedule.ranks[rank] if i.kind != OPTIMIZER]
+    order = [i for i in schedule.ranks[rank] if i.kind not in ONCE]
     stages, total = schedule.pipeline_size, schedule.microbatches * schedule.chunks
     per_round = schedule.microbatches // max(1, schedule.microbatches // stages)
     warm_up = min((schedule.chunks - 1) * per_round + 2 * (stages - 1 - rank), total)

@@ -21,7 +21,9 @@ from joulecast.simulator.schedules import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
     FORWARD,
+    GENERATION,
     OPTIMIZER,
+    SCORING,
     SPLITS_BACKWARD,
 )
 
@@ -35,6 +37,8 @@ PLAN_NAMES = {
     BACKWARD_INPUT: "backward",
     BACKWARD_WEIGHT: "weight_gradient",
     OPTIMIZER: "optimizer",
+    GENERATION: "forward",
+    SCORING: "forward",
 }
 
 

@@ -25,3 +25,10 @@ def in_columns_of(gpu: GpuModel, deviations: Sequence[Mapping[str, float]], colu
     # A number and an array of them broadcast alike, wherever these parameters are read.
     several: dict[str, float] = {name: np.repeat(value, columns) for name, value in values.items()}  # type: ignore[misc]
     return gpu.with_values(several)
+
+
+def for_lists(gpu: GpuModel, lists: int) -> GpuModel:
+    """The GPU for several lists side by side, each of which has the columns of such arrays."""
+    arrays = {name: value for name, value in gpu.parameters.items() if np.ndim(value)} if lists > 1 else {}
+    several: dict[str, float] = {name: np.tile(value, lists) for name, value in arrays.items()}  # type: ignore[misc]
+    return gpu.with_values(several) if several else gpu

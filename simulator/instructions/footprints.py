@@ -14,6 +14,7 @@ from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.simulator.instructions.replicas import state_shards
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.rollout import engine_bytes
 from joulecast.simulator.schedules import BOTH_ENDS, SHIPPED, build_schedule, most_in_flight, peak_in_flight
 
 #: Micro-batches for each rank after which a pipeline of two chunks on each holds no more than before.
@@ -139,6 +140,7 @@ def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]
             held,
             shards=shards,
             communicators=communicators,
+            engine_bytes=engine_bytes(plan, implementation),
         )
 
 

@@ -15,6 +15,7 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Gemm, Scan
 from joulecast.model.training.bitsandbytes_steps import KINDS
+from joulecast.model.training.generation import PREFIX
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.training_loop import LAUNCH_S
@@ -75,8 +76,9 @@ SHARDED_LAUNCHES = 33
 LIGER, LIGER_LAUNCHES = ".liger", (3.0, 9.0)
 #: How names of these communications begin.
 SHARDED = ("layer.", "root.")
-#: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time.
-WAITED_FOR = tuple(f"optimizer.{name}" for name in KINDS)
+#: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time, or that
+#: are replayed as graphs.
+WAITED_FOR = (PREFIX, *(f"optimizer.{name}" for name in KINDS))
 
 
 def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Array:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.contention import Alone
+from joulecast.simulator.instructions.deviated import for_lists
 from joulecast.simulator.instructions.overlap import blocks_of, contended
 
 Array = NDArray[np.float64]
@@ -54,7 +55,8 @@ def contended_stacks(lists: Sequence[Sequence[Launch]], kernels: Sequence[Alone]
     for kinds in alike.values():
         firsts = [members[0] for members in kinds.values()]
         alone = [_rows(kernels[i], middles[i].kept(len(lists[i]))) for i in firsts]
-        together = contended(walked[firsts[0]], side_by_side(alone), gpu)
+        several = for_lists(gpu, len(firsts))
+        together = contended(walked[firsts[0]], side_by_side(alone), several)
         for members, taken in zip(kinds.values(), np.split(together, len(firsts), axis=1), strict=True):
             for number in members:
                 whole = middles[number].filled(taken)

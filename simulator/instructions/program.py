@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.placed import placed, placed_launches
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.training import step
+from joulecast.model.training.generation import PREFIX, generation
 from joulecast.model.training.nanobatches import in_turns, layers_backward, layers_forward
 from joulecast.model.training.parameters import ParameterTensor
 from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
@@ -33,15 +34,20 @@ from joulecast.simulator.instructions.replicas import (
     stage_tensors,
     step_end,
 )
-from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of, reference_of
+from joulecast.simulator.plan_file.compared import compared_of, scored_by
+from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
 from joulecast.simulator.plan_file.placement import stage_fabric, tensor_fabric
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.rollout import generated_by, scorings_of
 from joulecast.simulator.schedules import (
     BACKWARD,
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
     FORWARD,
+    GENERATION,
+    ONCE,
     OPTIMIZER,
+    SCORING,
     Instruction,
     Schedule,
     build_schedule,
@@ -85,11 +91,17 @@ class PlanProgram:
 def plan_program(plan: Plan) -> PlanProgram:
     """Schedule and launches of a plan."""
     schedule = build_schedule(
-        plan.schedule.name, plan.pp, plan.microbatches, virtual_stages_per_rank=plan.chunks, tail=(OPTIMIZER,)
+        plan.schedule.name, plan.pp, plan.microbatches, virtual_stages_per_rank=plan.chunks, tail=tail_of(plan)
     )
     implementation = implementation_of(plan)
     ranks = tuple(_rank_program(plan, implementation, schedule.ranks[r], r) for r in range(plan.pp))
     return PlanProgram(plan, schedule, ranks, stage_transfers(plan))
+
+
+def tail_of(plan: Plan) -> tuple[str, ...]:
+    """What follows the last backward: the optimizer, then the next completions, each micro-batch of them scored."""
+    rollout = plan.workload.rollout
+    return (OPTIMIZER, *((GENERATION,) if rollout is not None else ()), *(SCORING,) * scorings_of(plan))
 
 
 def stage_transfers(plan: Plan) -> tuple[Collective, ...]:
@@ -124,7 +136,7 @@ def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction]
 
 def _name(plan: Plan, instruction: Instruction, special: bool) -> str:
     name = instruction.kind
-    if plan.chunks > 1 and instruction.kind != OPTIMIZER:
+    if plan.chunks > 1 and instruction.kind not in ONCE:
         name += f" chunk {instruction.chunk}"
     return name + " with gradient reduction" if special else name
 
@@ -135,6 +147,10 @@ def instruction_launches(
     """What one instruction of a pipeline rank launches; ``reduces``: with gradients' reduction beside it."""
     if instruction.kind == OPTIMIZER:
         return _tail(plan, impl, rank)
+    if instruction.kind == GENERATION:
+        return _generation(plan, impl)
+    if instruction.kind == SCORING:
+        return tuple(x for reader, way in scored_by(plan, impl) for x in _forward_of_one(reader, way, 0))
     if instruction.beside is not None:
         ways = (instruction_launches(plan, impl, one, rank) for one in instruction.parts)
         return paired(plan, *ways)
@@ -177,10 +193,18 @@ def _micro_batch(plan: Plan, impl: Implementation) -> _MicroBatch:
 
 
 def _forward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
-    """Forward of the model, and behind it that of the one that a loss on pairs compares it with."""
-    reference = reference_of(plan, impl)
-    compared = () if reference is None else _forward_of_one(plan, reference, stage)
-    return (*_forward_of_one(plan, impl, stage), *compared)
+    """Forward of the model, and behind it those that its loss compares it with."""
+    forwards = ((plan, impl), *compared_of(plan, impl))
+    return tuple(launch for reader, way in forwards for launch in _forward_of_one(reader, way, stage))
+
+
+def _generation(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
+    """Completions that each GPU generates, or the wait for them."""
+    work, rollout = generated_by(plan), plan.workload.rollout
+    if work is not None:
+        return generation(plan.workload.model, plan.stage_models(0), impl, work)
+    waited = 0.0 if rollout is None else rollout.wait_s or 0.0
+    return (streaming("fill", f"{PREFIX}wait", 1, reads=0, late_s=waited),)
 
 
 def _forward_of_one(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:

@@ -31,6 +31,7 @@ from joulecast.simulator.plan_file.assumptions import plan_assumptions
 from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
 from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import GENERATION
 
 Array = NDArray[np.float64]
 
@@ -75,6 +76,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
     ranks = tuple(_rank(steady, r, memory[r]) for r in range(plan.pp))
     time = steady.step_time_s
     energy = sum(rank.energy_j * rank.gpus for rank in ranks)
+    generated = max(rank.time_by_instruction_s.get(GENERATION, 0.0) for rank in ranks)
     host = host_changes(steady, energy)
     low_high = interval(steady, description, host, energy / time / plan.cluster.gpus)
     over_time = power_of_iterations(steady)
@@ -96,7 +98,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
         peak_ends=peak_ends(steady, description, float(over_time.power_w.max()), low_high.demand),
         assumptions=(
             *ASSUMPTIONS,
-            *_framework_assumptions(prepared, time, 0.0 if host is None else float(host.time[1, 0])),
+            *_framework_assumptions(prepared, time - generated, 0.0 if host is None else float(host.time[1, 0])),
             *plan_assumptions(plan, description),
             *_memory_assumptions(memory, description),
             *_limit_assumptions(ranks, board_limits_w(plan, prepared.gpu)),

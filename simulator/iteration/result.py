@@ -154,8 +154,10 @@ class Iteration:
             adapter_weights(self.plan),
             documents,
             scored=w.scored_share,
-            reference=w.runs_reference,
+            further_forwards=w.further_forwards,
         )
+        if w.teacher is not None:
+            flops += training_flops(w.teacher, w.sequence_length, self.tokens, scored=w.scored_share) / 3.0
         return flops / self.time_s / self.gpus
 
     @property

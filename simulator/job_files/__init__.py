@@ -13,7 +13,8 @@ Read in this order:
 3. Readers of one tool, smallest first: ``deepspeed`` (JSON); ``torchtune`` (YAML); ``torchtitan`` (TOML) with
    ``torchtitan_run``; ``trainer`` (Hugging Face's trainers), which ``trainer_jobs`` finds the settings for, in
    ``trainer_dialects`` of tools built on it, with ``accelerate`` (how they are split), ``adapters`` (LoRA),
-   ``preferences`` (losses on pairs), ``supervised`` (TRL's on texts), ``trainer_kernels`` and ``trainer_liger`` (what
+   ``preferences`` (losses on pairs), ``completions`` (GRPO), ``supervised`` (TRL's on texts), ``trainer_kernels`` and
+   ``trainer_liger`` (what
    they run) and ``trainer_names`` (what is told or refused); ``megatron`` with ``megatron_model``,
    ``megatron_parallelism``, ``megatron_run``, ``megatron_optimizer``, ``megatron_names`` (flags that no key stands
    for) and ``megatron_yaml``; ``nemo`` (NeMo and Megatron-Bridge as Megatron's flags) with ``nemo_names``.

@@ -1,19 +1,29 @@
-"""Training on preferences in Hugging Face's trainers and tools built on them, as ``workload.objective`` on pairs.
+"""Training on preferences and rewards in Hugging Face's trainers and tools built on them, as ``workload.objective``.
 
-Settings are those of TRL's ``DPOConfig`` (1.16; ``trl dpo``, or a script of that name), LLaMA-Factory's ``stage: dpo``
-(0.9), Axolotl's ``rl`` (0.19) and ms-swift's ``rlhf_type`` (3.11).
+Settings are those of TRL's ``DPOConfig``, ``KTOConfig``, ``RewardConfig`` and ``DistillationConfig`` (1.16; ``trl dpo``
+or a script of that name), LLaMA-Factory's ``stage: dpo``, ``kto`` and ``rm`` (0.9), Axolotl's ``rl`` and
+``reward_model`` (0.19) and ms-swift's ``rlhf_type`` (3.11). Those of completions are in
+:mod:`joulecast.simulator.job_files.completions`.
 """
 
 from __future__ import annotations
 
+from joulecast.simulator.job_files.completions import put_completions
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.hub_names import hub_model
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import PREFERENCES
-from joulecast.simulator.plan_file.pairs import ALONE, COMPARED, KIN
+from joulecast.simulator.plan_file.pairs import ALONE, COMPARED, DISTILLATION, GRPO, KIN, REWARD
 
 STAGE, AXOLOTL, SWIFT, PRECOMPUTED = "stage", "rl", "rlhf_type", "precompute_ref_log_probs"
+_REWARDING = "reward_model"
 #: Objectives by what tools, and the names of scripts, call them.
-OBJECTIVES = {**{name: name for name in (*COMPARED, *ALONE)}, **KIN}
+OBJECTIVES = {**{name: name for name in (*COMPARED, *ALONE, REWARD, GRPO, DISTILLATION)}, **KIN, "rm": REWARD}
+#: Those that TRL's trainers of today make of logits in tiles.
+_TILED = ("dpo", "kto", GRPO)
+#: What stages of LLaMA-Factory train.
+_STAGES = {"dpo": "dpo", "kto": "kto", "rm": REWARD}
+_TEACHERS = ("teacher_model_name_or_path", "teacher_model")
 #: Settings of the loss, which change no kernel, and of the lengths of its texts, of which ``max_length`` is the most.
 _PASSED = (
     *(
@@ -30,6 +40,14 @@ _PASSED = (
     *("simpo_gamma", "cpo_alpha", "rpo_alpha", "max_prompt_length", "max_completion_length", "truncation_mode"),
     *("disable_dropout", "precompute_ref_batch_size", "dpo_norm_loss", "orpo_alpha"),
     *("padding_free", "use_logits_to_keep", "dpo_use_logits_to_keep", "reference_free", "pref_bco_weight"),
+    *(
+        "desirable_weight",
+        "undesirable_weight",
+        "kto_chosen_weight",
+        "kto_rejected_weight",
+        "center_rewards_coefficient",
+    ),
+    *("rl_adapter_ref_model", "kto_desirable_weight", "kto_undesirable_weight", "teacher_model_init_kwargs"),
 )
 #: Settings that training on texts has not.
 _TELLING = ("beta", "max_prompt_length", "max_completion_length", "rpo_alpha", "cpo_alpha", "simpo_gamma", PRECOMPUTED)
@@ -51,11 +69,15 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
     found = {key: str(config.raw(key) or "").lower() for key in (STAGE, AXOLOTL, SWIFT)}
     config.asked |= {config.own(key) for key in found}
     stage = found[STAGE]
-    if stage == "dpo":
+    if stage in _STAGES:
         loss = str(config.value("pref_loss", str, "sigmoid"))
-        return (loss if loss in ALONE else "dpo"), STAGE
+        return (loss if loss in ALONE and stage == "dpo" else _STAGES[stage]), STAGE
     if stage not in ("", "sft", "pt"):
-        raise config.error(PREFERENCES, STAGE, "Set it to sft to forecast training on texts, or to dpo.")
+        raise config.error(
+            PREFERENCES, STAGE, f"Set it to sft to forecast training on texts, or to {', '.join(_STAGES)}."
+        )
+    if config.value(_REWARDING, (bool, str)) is True:
+        return REWARD, _REWARDING
     for key in (AXOLOTL, SWIFT):
         if found[key] in OBJECTIVES:
             return OBJECTIVES[found[key]], key
@@ -89,23 +111,58 @@ def put_pairs(config: SettingsFile, draft: Draft, objective: tuple[str, str], *,
     source = config.source(key) if config.given(key) else (f"trained by {key}", None)
     draft.put("workload.objective", name, *source)
     config.asked |= {config.own(key) for key in (*_PASSED, *_OTHERS, *_MOVED, PRECOMPUTED)}
-    if name == "dpo":
+    if name in COMPARED:
         _reference(config, draft, adapted=adapted)
-    tiled = tiled and name == "dpo"
+    if name == GRPO:
+        put_completions(config, draft, key, adapted=adapted)
+    if draft.value("workload.lora.dropout"):
+        draft.put("workload.lora.dropout", 0.0, "trainers on pairs turn dropout off")
+    if name == DISTILLATION:
+        _teacher(config, draft)
+    elif name == REWARD:
+        _values(config, draft)
+    else:
+        _log_probabilities(config, draft, name, tiled=name == GRPO or (tiled and name in _TILED))
+    if name == GRPO and not tiled:
+        draft.warn("log-probabilities are forecast of logits in tiles, as TRL 1.16 makes them; other code keeps logits")
+
+
+def _log_probabilities(config: SettingsFile, draft: Draft, name: str, *, tiled: bool) -> None:
+    """How they are made, and which are."""
     code = "TRL 1.16 makes logits in tiles" if tiled else "all logits in fp32"
     draft.put("implementation.log_probabilities", "chunked" if tiled else "whole", code)
-    if tiled:
+    if name == "kto" and config.value("loss_type", (str, list)) == "apo_zero_unpaired":
+        draft.warn("loss_type: forwards of mismatched completions are forecast, which apo_zero_unpaired does not take")
+    if tiled and name != GRPO:
+        of = "chosen and rejected texts" if name == "dpo" else "completions"
         draft.warn(
-            "all tokens are forecast scored; where prompts are long add --set workload.completion_tokens=MEAN, of "
-            "chosen and rejected texts"
+            f"all tokens are forecast scored; where prompts are long add --set workload.completion_tokens=MEAN, of {of}"
         )
-    elif not config.given(STAGE):
+    elif not tiled and not config.given(STAGE):
         draft.warn(
             "log-probabilities are forecast by a log-softmax of all logits in fp32, as LLaMA-Factory's; other code "
             "takes more or fewer passes over them"
         )
-    if draft.value("workload.lora.dropout"):
-        draft.put("workload.lora.dropout", 0.0, "trainers on pairs turn dropout off")
+
+
+def _values(config: SettingsFile, draft: Draft) -> None:
+    """What a tool's reward model makes beside its values."""
+    if config.given(STAGE):
+        draft.warn("LLaMA-Factory's reward models make all logits beside their values; that is not forecast")
+
+
+def _teacher(config: SettingsFile, draft: Draft) -> None:
+    """The model that is learned from."""
+    key = config.first(_TEACHERS)
+    named = config.value(key, str)
+    known = None if named is None else hub_model(named)
+    if known is None:
+        draft.missing["workload.teacher"] = "the teacher, a name of `joulecast models` or the path of a config.json"
+    draft.put("workload.teacher", known, *config.source(key))
+    draft.warn(
+        "completions are taken to be there: their generation is not forecast without [workload.rollout], of --set "
+        "workload.completion_tokens=MEAN and workload.rollout.num_generations=1"
+    )
 
 
 def _reference(config: SettingsFile, draft: Draft, *, adapted: bool) -> None:

@@ -12,8 +12,8 @@ ADAPTERS = (
 )
 QUANTISED = "weights in 4 or 8 bits are not known, but for bitsandbytes' 4 bits beside adapters"
 PREFERENCES = (
-    "training on preferences, rewards or own texts is not known but for pairs (DPO, ORPO, SimPO) in transformers' "
-    "layers: it runs other models, or texts, beside"
+    "training on preferences, rewards or own texts is known of DPO, ORPO, SimPO, KTO, reward models, GRPO and RLOO in "
+    "transformers' layers: this runs other models, or texts, beside"
 )
 SPLIT = "splits of Hugging Face's layers over GPUs are not known"
 

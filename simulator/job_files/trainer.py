@@ -24,6 +24,8 @@ from joulecast.simulator.job_files.told import packed, unpacked
 from joulecast.simulator.job_files.trainer_kernels import read_kernels
 from joulecast.simulator.job_files.trainer_liger import read_liger
 from joulecast.simulator.job_files.trainer_names import PASSED_OVER, REFUSED, WARNED
+from joulecast.simulator.plan_file.pairs import GRPO
+from joulecast.simulator.plan_file.parts import PAIRED
 
 MICRO, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 #: What scripts call the model, and the most tokens of a sample.
@@ -34,6 +36,8 @@ LENGTHS = (
 )
 #: Settings by which a job is seen to be a trainer's.
 TELLING = frozenset((MICRO, "per_gpu_train_batch_size", "model_name_or_path", "num_train_epochs", STEPS))
+#: Those by the names of dialects that have a default, which is of texts.
+_OF_TEXTS = ("max_length", "sequence_len")
 _PACKS = ("packing", "packed", "group_texts", "packing_strategy", "pad_to_max_length")
 #: Types of parameters as they are loaded.
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
@@ -120,6 +124,8 @@ def trainer_draft(
     draft = Draft(file)
     _refuse(arguments)
     objective = objective_of(arguments, started)
+    if objective is not None and objective[0] == GRPO:  # whose lengths are of prompts and completions
+        arguments.defaults = {key: value for key, value in dialect.defaults.items() if key not in _OF_TEXTS}
     key = arguments.first(MODELS)
     named = arguments.value(key, str)
     put_named_model(draft, asked, named, arguments.source(key))
@@ -236,7 +242,7 @@ def _batch(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     draft.put("workload.global_batch_size", micro * steps * gpus, source, config.source(key)[1])
     most = config.value("max_steps", int, -1)
     if most > 0 and length:
-        sequences = most * micro * steps * gpus * (1 if draft.value("workload.objective") is None else 2)
+        sequences = most * micro * steps * gpus * (2 if draft.value("workload.objective") in PAIRED else 1)
         draft.put("workload.training_tokens", float(sequences * length), *config.source("max_steps"))
 
 

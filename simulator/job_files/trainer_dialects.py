@@ -90,6 +90,9 @@ def axolotl_settings(config: SettingsFile) -> SettingsFile:
     """Axolotl's settings, what it says in its own way said in the trainer's."""
     tables: dict[str, Any] = dict(config.tables)
     lines = dict(config.lines or {})
+    if isinstance(own := tables.pop("trl", None), dict):  # settings of TRL's trainers, in a table of their own
+        tables = {**own, **tables}
+        lines |= {key: lines.get(f"trl.{key}", lines.get("trl", 0)) for key in own}
     for key, value in _ATTENTION.items():
         if tables.pop(key, None) is True and "attn_implementation" not in tables:
             tables["attn_implementation"], lines["attn_implementation"] = value, lines.get(key, 0)

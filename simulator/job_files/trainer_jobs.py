@@ -37,7 +37,7 @@ _TOOLS = {
     "axolotl": ("train",),
     "llamafactory-cli": ("train", "sft"),
     "lmf": ("train", "sft"),
-    "trl": ("sft", "dpo"),
+    "trl": ("sft", "dpo", "kto", "reward", "grpo", "rloo"),
     "swift": ("sft", "pt", "rlhf"),
 }
 #: Settings that LLaMA-Factory alone has.

@@ -39,7 +39,7 @@ REFUSED: Mapping[str, str] = by_name(
         "unfrozen_parameters freeze_backbone lisa_n_layers use_llama_pro": _FROZEN,
         "use_galore use_badam use_apollo use_adam_mini use_muon": "its optimizer is not known",
         "vision_tower vision_tower_name mm_projector_type": "models that see more than text are not known",
-        "reward_model process_reward_model trl": PREFERENCES,
+        "process_reward_model": PREFERENCES,
         "activation_offloading layer_offloading enable_activation_offloading": OFFLOADED,
         "tensor_parallel_size context_parallel_size sequence_parallel_degree": SPLIT,
         "expert_parallel_size sequence_parallel_size parallelism_config": SPLIT,
@@ -60,5 +60,21 @@ WARNED: Mapping[str, str] = by_name(
 )
 #: Words in the names of scripts and recipes that train on more than text.
 PREFERRING = frozenset(
-    ("rlhf", "dpo", "orpo", "kto", "ppo", "grpo", "rloo", "reward", "rm", "simpo", "cpo", "gkd", "xpo", "kd")
+    (
+        "rlhf",
+        "dpo",
+        "orpo",
+        "kto",
+        "ppo",
+        "grpo",
+        "rloo",
+        "reward",
+        "rm",
+        "simpo",
+        "cpo",
+        "gkd",
+        "xpo",
+        "kd",
+        "distillation",
+    )
 )

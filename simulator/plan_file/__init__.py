@@ -6,11 +6,11 @@
   of schedules.
 - What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``deterministic``,
   ``documents``, ``experts``, ``layers``, ``liger``, ``loss_and_optimizer``, ``lora``, ``modules``, ``muon``,
-  ``narrow``, ``optimizer``, ``pairs``, ``prediction``, ``recomputation``, ``replicas``, ``stored``, ``tiles`` and
-  ``training_loop``, and ``features`` for keys of what is off.
+  ``narrow``, ``optimizer``, ``pairs``, ``prediction``, ``recomputation``, ``replicas``, ``rollout``, ``stored``,
+  ``tiles`` and ``training_loop``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - ``assumptions``: what a forecast takes for granted of all of them, ``layer_assumptions`` of layers.
 - What plans leave open: ``precisions`` of types, ``stages`` of the split; ``power``: what the card must take.
-- A plan in the words of :mod:`joulecast.model`: ``gpu``, ``implementation``, and ``placement`` for the links of its
-  groups.
+- A plan in the words of :mod:`joulecast.model`: ``gpu``, ``implementation``, ``compared`` for the models that its
+  loss compares with, and ``placement`` for the links of its groups.
 """

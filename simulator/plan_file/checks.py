@@ -25,6 +25,7 @@ from joulecast.simulator.plan_file.pairs import check_pairs
 from joulecast.simulator.plan_file.power import check_power
 from joulecast.simulator.plan_file.recomputation import check_recomputation
 from joulecast.simulator.plan_file.replicas import check_replicas
+from joulecast.simulator.plan_file.rollout import check_rollout
 from joulecast.simulator.plan_file.site import goodput_of
 from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.stages import TP
@@ -56,6 +57,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     check_lora(plan, source)
     check_pairs(plan, source)
     _batch(plan, source)
+    check_rollout(plan, source)
     _run(plan, source)
     _nodes(plan, source)
     check_overlap(plan, gpu, source)

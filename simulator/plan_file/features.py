@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.model.framework.narrow import NARROW
 from joulecast.model.training.other_optimizers import RULES
-from joulecast.simulator.plan_file.pairs import COMPARED, has_all_logits
+from joulecast.simulator.plan_file.pairs import (
+    COMPARED,
+    DISTILLATION,
+    GENERATES,
+    GRPO,
+    LOGARITHMIC,
+    SCORED,
+    has_all_logits,
+)
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source
 
@@ -115,15 +123,27 @@ _MUON = (
 )
 MUON_KEYS = ("muon_num_ns_steps", "muon_nesterov", "muon_tp_mode", "muon_split_qkv", "muon_fp32_matmul_prec")
 _NO = "Set parallelism.fsdp = false"
+#: Keys of objectives: their tables and names, the objectives that have them, what else is wrong, and one that has.
+_OF_OBJECTIVES = (
+    ("workload", "reference", (*COMPARED, GRPO), "the objective compares with no reference model", "dpo"),
+    ("workload", "num_iterations", (GRPO,), "the objective scores no completions before", GRPO),
+    ("workload", "old_log_probabilities", (GRPO,), "the objective scores no completions before", GRPO),
+    ("workload", "rollout", GENERATES, "the objective generates no completions", GRPO),
+    ("workload", "teacher", (DISTILLATION,), "the objective has no teacher", DISTILLATION),
+    ("workload", "completion_tokens", SCORED, "a head of one value scores no tokens", "dpo"),
+    ("implementation", "log_probabilities", LOGARITHMIC, "the objective takes no log-probabilities", "dpo"),
+)
+
+
+def _of_objective(table: str, name: str, having: tuple[str, ...], problem: str, one: str) -> Feature:
+    def is_off(parsed: PlanFile, model: ModelConfig) -> bool:
+        return parsed.workload.objective not in having
+
+    return Feature(table, name, "workload.objective", is_off, problem, f'Set workload.objective = "{one}"')
+
+
 FEATURES = (
-    Feature(
-        "workload",
-        "reference",
-        "workload.objective",
-        lambda parsed, model: parsed.workload.objective not in COMPARED,
-        "the objective compares with no reference model",
-        'Set workload.objective = "dpo"',
-    ),
+    *(_of_objective(*of) for of in _OF_OBJECTIVES),
     Feature(
         "workload",
         "completion_tokens",

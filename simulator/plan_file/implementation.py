@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.documents import slowest_documents
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
 from joulecast.simulator.plan_file.training_loop import (
-    forward_wait_s,
     is_trainer,
     loop_wait_s,
     step_wait_s,
@@ -43,6 +41,8 @@ def implementation_of(plan: Plan) -> Implementation:
         documents=slowest_documents(plan),
         scored_share=w.scored_share,
         reference=(w.reference or "") if w.runs_reference else "",
+        teacher=w.teacher,
+        compared_apart=w.objective == "grpo",
         loop_wait_s=loop_wait_s(plan),
         widens_outputs=widens_outputs(plan),
         step_wait_s=step_wait_s(plan),
@@ -62,11 +62,6 @@ def implementation_of(plan: Plan) -> Implementation:
         expert_fabric=expert_fabric(plan) if experts else None,
         expert_tensor_fabric=expert_tensor_fabric(plan) if experts else None,
     )
-
-
-def reference_of(plan: Plan, impl: Implementation) -> Implementation | None:
-    """What runs the forward of the model that the trained one is compared with; ``None`` where none runs."""
-    return replace(impl.of_reference, loop_wait_s=forward_wait_s(plan)) if impl.reference else None
 
 
 @lru_cache(maxsize=4096)

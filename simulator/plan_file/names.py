@@ -65,10 +65,19 @@ def resolve_model(table: WorkloadTable, source: Source) -> ModelConfig:
 def _named_model(table: WorkloadTable, source: Source) -> ModelConfig:
     if isinstance(table.model, InlineModel):
         return inline_model(table.model, source)
+    return _catalogued(table.model, "workload.model", source)
+
+
+def resolve_teacher(name: str, source: Source) -> ModelConfig:
+    """The model that a distillation's learns from, from the catalogue or a ``config.json``."""
+    return _catalogued(name, "workload.teacher", source)
+
+
+def _catalogued(name: str, key: str, source: Source) -> ModelConfig:
     try:
-        return load_model(resolve_path(table.model, ".json", source, "workload.model"))
+        return load_model(resolve_path(name, ".json", source, key))
     except UnknownNameError as error:
-        raise place(error, source, "workload.model") from None
+        raise place(error, source, key) from None
 
 
 def inline_model(table: InlineModel, source: Source) -> ModelConfig:

@@ -1,11 +1,15 @@
-"""Losses on pairs of sequences, one chosen and one rejected: DPO, and its kin that need no reference model.
+"""Losses that are no cross-entropy of next tokens: on pairs of sequences, on single ones, and from a teacher.
 
-What they are made of, log-probabilities, next tokens' loss may be too, of logits in tiles.
+What most are made of, log-probabilities, next tokens' loss may be too, of logits in tiles.
 
-A sample is such a pair. Both sequences go through the model in one forward, twice as many as there are samples, and so
-they do through the model that DPO compares with, which has no backward: a second one, or the same without its adapters.
+Of a pair of sequences, one chosen and one rejected (DPO and its kin, reward models), both go through the model in one
+forward, twice as many as there are samples, and so they do through the model that DPO compares with, which has no
+backward: a second one, or the same without its adapters. KTO's samples are single sequences, and those of methods that
+learn from a model's own completions (:mod:`joulecast.simulator.plan_file.rollout`).
+
 Sources: Rafailov et al., DPO, arXiv 2305.18290; Hong et al., ORPO, 2403.07691; Meng et al., SimPO, 2405.14734;
-``trl/trainer/dpo_trainer.py`` of TRL 1.16.
+Ethayarajh et al., KTO, 2402.01306; Shao et al., GRPO, 2402.03300; ``dpo_trainer.py``, ``kto_trainer.py``,
+``reward_trainer.py``, ``grpo_trainer.py`` and ``distillation_trainer.py`` of TRL 1.16.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import NotYetError, UnknownNameError
-from joulecast.model.transformer.log_probabilities import CHUNKED, WHOLE
-from joulecast.simulator.plan_file.names import place
-from joulecast.simulator.plan_file.parts import NEXT_TOKEN
+from joulecast.model.transformer.log_probabilities import CHUNKED, DIVERGENCE, VALUE, WHOLE
+from joulecast.simulator.plan_file.names import place, resolve_teacher
+from joulecast.simulator.plan_file.parts import NEXT_TOKEN, PAIRED
+from joulecast.simulator.plan_file.rollout import read_rollout, rollout_assumptions
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
@@ -23,24 +28,31 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file.source import Source
 
 OBJECTIVE, REFERENCE, COMPLETION = (f"workload.{key}" for key in ("objective", "reference", "completion_tokens"))
-LOG_PROBABILITIES = "implementation.log_probabilities"
-#: Objectives on pairs, that compare with a reference model and that do not, and all that are known.
-COMPARED, ALONE = ("dpo",), ("orpo", "simpo")
-KNOWN = (NEXT_TOKEN, *COMPARED, *ALONE)
+LOG_PROBABILITIES, TEACHER = "implementation.log_probabilities", "workload.teacher"
+#: Objectives that compare with a reference model, and those of pairs that do not.
+COMPARED, ALONE = ("dpo", "kto"), ("orpo", "simpo")
+#: Objectives that have a head of one value, that learn from a model's own completions and from a teacher.
+REWARD, GRPO, DISTILLATION = "reward", "grpo", "distillation"
+KNOWN = (NEXT_TOKEN, *COMPARED, *ALONE, REWARD, GRPO, DISTILLATION)
+#: Objectives whose completions may be generated as part of an iteration.
+GENERATES = (GRPO, DISTILLATION)
+#: What else than log-probabilities objectives make behind the last norm.
+OTHERWISE = {REWARD: VALUE, DISTILLATION: DIVERGENCE}
+#: Objectives that score tokens, and those that do by log-probabilities.
+SCORED = tuple(name for name in KNOWN if name != REWARD)
+LOGARITHMIC = tuple(name for name in KNOWN if name not in OTHERWISE)
 #: Losses that differ from these in arithmetic alone.
-KIN = {"ipo": "dpo", "cpo": "simpo"}
+KIN = {"ipo": "dpo", "cpo": "simpo", "rloo": GRPO, "dapo": GRPO, "gspo": GRPO}
 #: Objectives that are no such form, and why.
-_GENERATES = "generates its own texts, which is not forecast"
 UNKNOWN = {
-    **dict.fromkeys(("ppo", "grpo", "rloo", "online-dpo", "gkd"), _GENERATES),
-    "kto": "compares single sequences, and takes a second forward of mismatched ones",
-    "reward": "trains a head of one value, which is not known",
-    "distillation": "takes all of a second model's logits, which is not known",
+    "ppo": "trains a model of values beside its policy, which is not known",
+    "online-dpo": "generates pairs and has them judged, which is not known",
+    "gkd": f"takes all logits of model and teacher, which is not known; those in tiles are {DISTILLATION}'s",
 }
 
 
 def read_objective(parsed: PlanFile, source: Source) -> dict[str, Any]:
-    """The loss, and what it compares with, as fields of the workload.
+    """The loss, and what it compares with, as fields of the workload; keys of other objectives are left out.
 
     Raises
     ------
@@ -61,12 +73,24 @@ def read_objective(parsed: PlanFile, source: Source) -> dict[str, Any]:
             COMPLETION,
             remedy=f"Use at most {table.sequence_length}.",
         )
-    own = "copy" if table.lora is None else "adapters-off"
-    return {
-        "objective": name,
-        "reference": (table.reference or own) if name in COMPARED else None,
-        "completion_tokens": None if has_all_logits(parsed) else table.completion_tokens,
-    }
+    if name == DISTILLATION and table.teacher is None:
+        remedy = "Name a model of the catalogue, or the path of a config.json."
+        raise source.error("a distillation learns from a teacher", TEACHER, remedy=remedy)
+    found: dict[str, Any] = {"objective": name}
+    if name in COMPARED:
+        found["reference"] = table.reference or ("copy" if table.lora is None else "adapters-off")
+    if name in SCORED and not has_all_logits(parsed):
+        found["completion_tokens"] = table.completion_tokens
+    if name == GRPO:
+        if table.reference == "precomputed":
+            remedy = 'Use "copy" or "adapters-off", or leave it out where beta is 0.'
+            raise source.error("completions that are generated cannot be read before", REFERENCE, remedy=remedy)
+        found |= {key: getattr(table, key) for key in ("reference", "num_iterations", "old_log_probabilities")}
+    if name in GENERATES:
+        found["rollout"] = read_rollout(table, source)
+    if name == DISTILLATION and table.teacher is not None:
+        found["teacher"] = resolve_teacher(table.teacher, source)
+    return found
 
 
 def has_all_logits(parsed: PlanFile) -> bool:
@@ -77,14 +101,21 @@ def has_all_logits(parsed: PlanFile) -> bool:
 
 def log_probabilities_of(parsed: PlanFile) -> str:
     """How log-probabilities are made, empty for the cross-entropy of next tokens of whole logits, its default."""
+    if parsed.workload.objective in OTHERWISE:
+        return OTHERWISE[parsed.workload.objective]
     if not has_all_logits(parsed):
         return CHUNKED
     return "" if parsed.workload.objective == NEXT_TOKEN else WHOLE
 
 
 def check_pairs(plan: Plan, source: Source) -> None:
-    """Pairs, and logits in tiles, are known in transformers' modules, whole on each GPU or sharded."""
+    """Other losses, and logits in tiles, are known in transformers' modules, whole on each GPU or sharded."""
     w, run = plan.workload, plan.implementation
+    if w.teacher is not None and w.teacher.vocab != w.model.vocab:
+        remedy = "Use one of the same vocabulary."
+        raise source.error(
+            f"the teacher has {w.teacher.vocab} words, the model {w.model.vocab}", TEACHER, remedy=remedy
+        )
     texts = w.objective == NEXT_TOKEN
     if texts and not run.log_probabilities:
         return
@@ -105,7 +136,7 @@ def check_pairs(plan: Plan, source: Source) -> None:
             (w.lora is not None and w.lora.prepared, "beside a prepared model", "Leave workload.lora.prepared out"),
             (run.dropout > 0, "with dropout, which trainers turn off", "Leave implementation.dropout out"),
         ]
-    what, key = ("logits in tiles", LOG_PROBABILITIES) if texts else ("pairs", OBJECTIVE)
+    what, key = ("logits in tiles", LOG_PROBABILITIES) if texts else (f"losses as {w.objective}'s", OBJECTIVE)
     for wrong, where, remedy in unknown:
         if wrong:
             raise source.error(f"{what} {where} are not known", key, remedy=f"{remedy}.", kind=NotYetError)
@@ -116,13 +147,25 @@ def pair_assumptions(plan: Plan) -> tuple[str, ...]:
     w = plan.workload
     if w.objective == NEXT_TOKEN:
         return ()
-    said = [
-        f"a sample is a pair of sequences of {w.sequence_length} tokens, chosen and rejected, without padding; tokens "
-        "are those of both"
-    ]
-    if w.runs_reference:
-        which = "a second model" if w.reference == "copy" else "the model without its adapters"
-        said.append(f"each forward includes that of the reference, {which}, which has no backward")
+    if w.objective in PAIRED:
+        said = [
+            f"a sample is a pair of sequences of {w.sequence_length} tokens, chosen and rejected, without padding; "
+            "tokens are those of both"
+        ]
+    else:
+        said = [f"a sample is a sequence of {w.sequence_length} tokens, prompt and completion, without padding"]
+    which = "a second model" if w.reference == "copy" else "the model without its adapters"
+    if w.objective == "kto":
+        said.append("each forward includes the model's own of mismatched completions, which has no backward")
+    if w.teacher is not None:
+        said.append("each forward includes that of the teacher, which has no backward")
+    elif w.objective == GRPO and w.scored_forwards:
+        once = f", once for {w.num_iterations} iterations" if w.num_iterations > 1 else ""
+        own = ["the model itself"] * w.old_log_probabilities + [f"the reference, {which}"] * w.runs_reference
+        said.append(f"completions are scored before by {' and '.join(own)}{once}")
+    elif w.runs_reference:
+        twice = "two" if w.objective == "kto" else "that"
+        said.append(f"each forward includes {twice} of the reference, {which}, which has no backward")
     elif w.reference == "precomputed":
         said.append("the reference's log-probabilities were computed before; the time that took is not forecast")
-    return tuple(said)
+    return (*said, *rollout_assumptions(plan))

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
         Recompute,
         RecomputeModule,
     )
+    from joulecast.simulator.plan_file.rollout import Rollout
 
 #: The objective of training on texts.
 NEXT_TOKEN = "next-token"
+#: Objectives whose samples are pairs of sequences.
+PAIRED = ("dpo", "orpo", "simpo", "reward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,14 @@ class Workload:
     packed
         These documents in sequences, ``None`` where attention sees all of a sequence.
     objective, reference, completion_tokens
-        The loss, what one on pairs of sequences compares with (``None``: nothing), and how many tokens of each sequence
-        it scores (``None``: all).
+        The loss, what it compares with (``None``: no reference model), and how many tokens of each sequence it scores
+        (``None``: all).
+    teacher
+        Model from whose next tokens a distillation's are to diverge least, ``None`` of other objectives.
+    num_iterations, old_log_probabilities
+        Iterations that train on the same completions, and whether a forward takes their log-probabilities before.
+    rollout
+        How completions are generated, ``None`` where that is not forecast.
     """
 
     model: ModelConfig
@@ -82,11 +91,15 @@ class Workload:
     objective: str = NEXT_TOKEN
     reference: str | None = None
     completion_tokens: int | None = None
+    teacher: ModelConfig | None = None
+    num_iterations: int = 1
+    old_log_probabilities: bool = False
+    rollout: Rollout | None = None
 
     @property
     def sequences_of_sample(self) -> int:
         """Sequences of one sample: two where pairs are compared."""
-        return 1 if self.objective == NEXT_TOKEN else 2
+        return 2 if self.objective in PAIRED else 1
 
     @property
     def micro_batch_sequences(self) -> int:
@@ -95,12 +108,26 @@ class Workload:
 
     @property
     def runs_reference(self) -> bool:
-        """Whether a forward without gradients is part of every micro-batch."""
+        """Whether a reference model has forwards."""
         return self.reference in ("copy", "adapters-off")
 
     @property
+    def scored_forwards(self) -> int:
+        """Forwards without gradients of every completion before it is trained on."""
+        return int(self.old_log_probabilities) + int(self.objective == "grpo" and self.runs_reference)
+
+    @property
+    def further_forwards(self) -> float:
+        """Forwards of the model's size without gradients for each forward and backward, in the mean [1]."""
+        if self.objective == "kto":
+            return 1.0 + 2.0 * self.runs_reference
+        return self.scored_forwards / self.num_iterations if self.objective == "grpo" else float(self.runs_reference)
+
+    @property
     def scored_share(self) -> float:
-        """Share of the tokens whose log-probabilities are taken [1]."""
+        """Share of the tokens whose log-probabilities are taken, none by a head of one value [1]."""
+        if self.objective == "reward":
+            return 0.0
         return 1.0 if self.completion_tokens is None else self.completion_tokens / self.sequence_length
 
 

@@ -103,6 +103,34 @@ class LoraTable(Table):
     )
 
 
+class RolloutTable(Table):
+    """``[workload.rollout]``: completions that are generated to be learned from, with names of TRL and vLLM."""
+
+    num_generations: int = Field(8, gt=0, description="Completions of each prompt, which is read once for them.")
+    generation_batch_size: int | None = Field(
+        None, gt=0, description="Completions that all GPUs generate at once; default: global_batch_size."
+    )
+    max_num_seqs: int | None = Field(
+        None, gt=0, description="Sequences that a GPU's engine serves at once, at most; default: all of its."
+    )
+    longest_tokens: int | None = Field(
+        None, gt=0, description="Tokens of the longest completion, until which steps go on; default: all are alike."
+    )
+    step_overhead_us: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Time of a step in which the GPU waits for the engine's host [us]; default: an estimate, 500.",
+    )
+    wait_s: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Time for which the GPUs wait for completions that are generated elsewhere, in an iteration [s]; "
+        "default: an engine on each of them generates.",
+    )
+
+
 class WorkloadTable(Table):
     """``[workload]``: what is trained."""
 
@@ -118,12 +146,29 @@ class WorkloadTable(Table):
     objective: str = Field(
         "next-token",
         description="next-token: cross-entropy of texts; dpo, orpo, simpo: log-probabilities of pairs of sequences, "
-        "chosen and rejected, which are the samples (pytorch-eager, modules of transformers).",
+        "chosen and rejected, which are the samples; reward: a head of one value, of such pairs; kto: "
+        "log-probabilities of single sequences; grpo: of a model's own completions; distillation: divergence from a "
+        "teacher (pytorch-eager, modules of transformers).",
     )
     reference: Literal["copy", "adapters-off", "precomputed"] | None = Field(
         None,
-        description="What dpo compares with: a second model without gradients, the same one without its adapters, or "
-        "nothing that runs (precompute_ref_log_probs); default: adapters-off with adapters, else copy.",
+        description="What dpo and kto compare with: a second model without gradients, the same one without its "
+        "adapters, or nothing that runs (precompute_ref_log_probs); default: adapters-off with adapters, else copy. "
+        "grpo compares with none by default (beta = 0).",
+    )
+    teacher: str | None = Field(
+        None, description="Catalogue name or path of a config.json of the model that distillation learns from."
+    )
+    num_iterations: int = Field(
+        1, gt=0, description="Iterations that train on the same completions, which are generated and scored once."
+    )
+    old_log_probabilities: bool = Field(
+        False,
+        description="The model scores completions once before it trains on them: TRL's GRPO does with vLLM, with "
+        "num_iterations over 1 or generation out of step with accumulation, its RLOO always.",
+    )
+    rollout: RolloutTable | None = Field(
+        None, description="Generation of completions; default: they are there (grpo, distillation)."
     )
     completion_tokens: int | None = Field(
         None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from joulecast.model.training.bitsandbytes_steps import KINDS
-from joulecast.model.transformer.log_probabilities import CHUNKED
+from joulecast.model.transformer.log_probabilities import WHOLE
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
@@ -45,7 +45,7 @@ def is_trainer(plan: Plan) -> bool:
 
 def widens_outputs(plan: Plan) -> bool:
     """Whether the loop has the model's logits, where it gives any, copied to fp32."""
-    given = plan.implementation.log_probabilities != CHUNKED and not _fused(plan)
+    given = plan.implementation.log_probabilities in ("", WHOLE) and not _fused(plan)
     return is_trainer(plan) and plan.workload.precision in ("bf16", "fp16") and given
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecast.errors import UnknownNameError
+from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.simulator.events.timeline import Timeline, timeline_of_instructions
@@ -32,6 +32,9 @@ from joulecast.simulator.traces.perfetto import Counter, write_trace
 
 #: Steps of a power counter above which it is averaged: more can not be seen, and slow the viewer.
 MOST_STEPS = 20_000
+#: Kernels of a plan that generates completions, step by step, above which no trace is written: viewers take some
+#: hundreds of megabytes, and each kernel is about 300 bytes.
+MOST_KERNELS = 2_000_000
 #: Forms of a trace.
 FORMS = ("perfetto", "hta")
 
@@ -53,13 +56,14 @@ def write_iteration_trace(
     Raises
     ------
     InputError
-        No such form, or it cannot be written.
+        No such form, it cannot be written, or steps of generation are too many.
     GuardError
         A conservation law is broken: a defect of Joulecast.
     """
     if form not in FORMS:
         raise UnknownNameError("form of a trace", form, FORMS, key="--trace-format")
     prepared = prepare(plan, gpu_model(gpu if gpu is not None else gpu_of(plan)))
+    _check_size(prepared)
     result = simulate(prepared).result
     iteration = governed_timeline(prepared, result)
     if form == "hta":
@@ -85,6 +89,19 @@ def write_iteration_trace(
         labels={rank: f"stage {rank} (one of {plan.tp * plan.replicas} GPUs)" for rank in range(plan.pp)},
         metadata=metadata,
     )
+
+
+def _check_size(prepared: Prepared) -> None:
+    """Refuse what no viewer could open."""
+    if prepared.program.plan.workload.rollout is None:
+        return
+    often = {one: sum(x.repeat for x in rank.types[one]) for rank in prepared.program.ranks for one in rank.order}
+    if (kernels := sum(often[one] for rank in prepared.program.ranks for one in rank.order)) > MOST_KERNELS:
+        raise InputError(
+            f"a trace of {kernels / 1e6:.1f} million kernels is too large for any viewer",
+            key="--trace",
+            remedy="Leave [workload.rollout] out.",
+        )
 
 
 def _counters(prepared: Prepared, iteration: KernelTimeline, result: FluidResult) -> list[Counter]:

@@ -74,6 +74,7 @@ OFFERED = [
     ("parallelism__fsdp", [False, True], "parallelism__fsdp_shard_size", [2, 4]),
     ("overlap__nanobatches", [1, 2], "overlap__window", [[1, 2], ["qkv", "output"]]),
     ("workload__objective", ["orpo", "dpo"], "workload__reference", ["copy", "precomputed"]),
+    ("workload__objective", ["orpo", "distillation"], "workload__teacher", ["llama-3.2-1b", "llama-3.2-3b"]),
     ("implementation__log_probabilities", ["whole", "chunked"], "workload__completion_tokens", [100, 200]),
     ("implementation__optimizer", ["adamw", "muon"], "implementation__muon_num_ns_steps", [4, 6]),
 ]

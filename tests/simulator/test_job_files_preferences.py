@@ -46,15 +46,25 @@ def converted(tmp_path: Path, job: str) -> Any:
         (SWIFT, "dpo", "adapters-off", "whole"),
         (f"{SWIFT} --train_type full", "dpo", "copy", "whole"),
         (SWIFT.replace("rlhf_type dpo", "rlhf_type cpo"), "simpo", None, "whole"),
+        (TRL.replace("dpo", "kto"), "kto", "copy", "chunked"),
+        (f"{TRL} --use_peft --precompute_ref_log_probs".replace("dpo", "kto"), "kto", "precomputed", "chunked"),
+        (DPO.replace("stage: dpo", "stage: kto"), "kto", "copy", "whole"),
+        (RL.replace("dpo", "kto"), "kto", "copy", "chunked"),
+        (SWIFT.replace("rlhf_type dpo", "rlhf_type kto"), "kto", "adapters-off", "whole"),
+        (TRL.replace("trl dpo", "trl reward"), "reward", None, None),
+        (SCRIPT.replace("dpo.py", "reward_modeling.py"), "reward", None, None),
+        (DPO.replace("stage: dpo", "stage: rm"), "reward", None, None),
+        (RL.replace("rl: dpo", "reward_model: true"), "reward", None, None),
+        (SWIFT.replace("rlhf_type dpo", "rlhf_type rm"), "reward", None, None),
     ],
 )
 def test_pairs_are_read(
-    tmp_path: Path, job: str, objective: str, reference: str | None, log_probabilities: str
+    tmp_path: Path, job: str, objective: str, reference: str | None, log_probabilities: str | None
 ) -> None:
     found = converted(tmp_path, job)
     assert found.tables["workload"]["objective"] == objective
     assert found.tables["workload"].get("reference") == reference
-    assert found.tables["implementation"]["log_probabilities"] == log_probabilities
+    assert found.tables["implementation"].get("log_probabilities") == log_probabilities
     assert not any("not regarded" in warning for warning in found.warnings)
     plan_from_dict(found.tables)
 
@@ -63,6 +73,11 @@ def test_the_run_has_the_tokens_of_both_sequences(tmp_path: Path) -> None:
     found = converted(tmp_path, TRL).tables["workload"]
     assert found["sequence_length"] == 1024
     assert found["training_tokens"] == 10 * 2 * 4 * 2 * 1024
+
+
+def test_a_run_of_single_sequences_has_their_tokens(tmp_path: Path) -> None:
+    found = converted(tmp_path, TRL.replace("trl dpo", "trl kto")).tables["workload"]
+    assert found["training_tokens"] == 10 * 2 * 4 * 1024
 
 
 def test_dropout_is_off(tmp_path: Path) -> None:
@@ -79,6 +94,8 @@ def test_what_cannot_be_said_is_told(tmp_path: Path) -> None:
     assert "LLaMA-Factory loads it narrow" in told(DPO)
     assert "as large as the trained one" in told(f"{TRL} --ref_model other/model")
     assert "LLaMA-Factory's; other code" in told(SWIFT)
+    assert "all logits beside their values" in told(DPO.replace("stage: dpo", "stage: rm"))
+    assert "apo_zero_unpaired" in told(f"{TRL} --loss_type apo_zero_unpaired".replace("dpo", "kto"))
 
 
 @pytest.mark.parametrize("model", ["meta-llama/Llama-3.1-8B", "my/model"])
@@ -92,13 +109,11 @@ def test_ligers_losses_are_not_put_beside_pairs(tmp_path: Path, model: str) -> N
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (TRL.replace("dpo", "kto"), r"\[kto\]: training on preferences"),
-        (TRL.replace("dpo", "grpo"), r"\[grpo\]: training on preferences"),
-        (SCRIPT.replace("dpo.py", "reward_modeling.py"), r"\[reward\]: training on preferences"),
-        (SWIFT.replace("rlhf_type dpo", "rlhf_type grpo"), r"\[rlhf_type\]: training on preferences"),
-        (DPO.replace("stage: dpo", "stage: kto"), r"\[stage\]: training on preferences"),
-        (DPO.replace("stage: dpo", "stage: rm"), r"\[stage\]: training on preferences"),
-        (RL.replace("rl: dpo", "rl: grpo"), r"\[rl\]: training on preferences.*simpo"),
+        (TRL.replace("dpo", "ppo"), r"\[ppo\]: training on preferences"),
+        (SCRIPT.replace("dpo.py", "gkd.py"), r"\[gkd\]: training on preferences"),
+        (SWIFT.replace("rlhf_type dpo", "rlhf_type ppo"), r"\[rlhf_type\]: training on preferences"),
+        (DPO.replace("stage: dpo", "stage: ppo"), r"\[stage\]: training on preferences.*kto, rm"),
+        (RL.replace("rl: dpo", "rl: ppo"), r"\[rl\]: training on preferences.*simpo"),
     ],
 )
 def test_what_is_no_pair_is_refused(tmp_path: Path, job: str, message: str) -> None:

@@ -236,7 +236,7 @@ def test_what_a_job_does_not_say_is_missing(tmp_path):
         ),
         ("_accumulation_steps 4", "_acumulation_steps 4", r"Did you mean 'gradient_accumulation_steps'"),
         ("--bf16 True", "--bf16 --fp16", r"bf16 and fp16 are both on"),
-        ("train.py", "train_grpo.py", r"job.sh:2 \[grpo\]: training on preferences"),
+        ("train.py", "train_ppo.py", r"job.sh:2 \[ppo\]: training on preferences"),
         ("--packing", "--per_device_train_batch_size $SIZE", r"\$SIZE, which the script does not set"),
         ("--packing", "--vision_tower some/clip", r"models that see more than text"),
     ],
@@ -489,7 +489,7 @@ def test_other_tuners_of_ms_swift_are_refused(kind):
 
 def test_ms_swifts_preferences_are_refused():
     with pytest.raises(jc.InputError, match="preferences"):
-        jc.convert(f"swift rlhf --rlhf_type kto {SWIFT.removeprefix('swift sft ')}", gpu="h100-sxm")
+        jc.convert(f"swift rlhf --rlhf_type ppo {SWIFT.removeprefix('swift sft ')}", gpu="h100-sxm")
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -13,7 +13,8 @@ from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
-from joulecast.simulator.plan_file.implementation import implementation_of, reference_of
+from joulecast.simulator.plan_file.compared import compared_of
+from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 TABLES: dict[str, Any] = {
@@ -63,8 +64,8 @@ def precomputed() -> Plan:
 def test_adapters_are_off_in_the_reference() -> None:
     adapted = plan(workload=LORA)
     assert adapted.workload.reference == "adapters-off"
-    reference = reference_of(adapted, implementation_of(adapted))
-    assert reference is not None and reference.lora is None
+    ((reader, reference),) = compared_of(adapted, implementation_of(adapted))
+    assert reader is adapted and reference.lora is None
     twice, once = kernels(adapted, "forward"), kernels(plan("simpo", workload=LORA), "forward")
     assert twice["gate.lora_a"] == once["gate.lora_a"] > 0
     assert twice["gate"] == 2 * once["gate"]
@@ -128,7 +129,7 @@ def test_a_sharded_copy_is_whole_outside_its_layers_beside_the_models() -> None:
 def test_operations_count_the_reference_once() -> None:
     model = plan().workload.model
     once = training_flops(model, 1024, 1.0)
-    assert training_flops(model, 1024, 1.0, reference=True) == pytest.approx(4 / 3 * once)
+    assert training_flops(model, 1024, 1.0, further_forwards=1.0) == pytest.approx(4 / 3 * once)
     head = 6.0 * model.hidden * model.vocab
     assert training_flops(model, 1024, 1.0, scored=0.25) == pytest.approx(once - 0.75 * head)
     a, b = forecast(plan()), forecast(precomputed())
@@ -183,9 +184,9 @@ def test_ligers_kernels_of_layers_run_in_both_models() -> None:
 @pytest.mark.parametrize(
     ("objective", "tables", "key", "words"),
     [
-        ("grpo", {}, "workload.objective", "generates its own texts"),
-        ("kto", {}, "workload.objective", "single sequences"),
-        ("reward", {}, "workload.objective", "head of one value"),
+        ("ppo", {}, "workload.objective", "a model of values"),
+        ("gkd", {}, "workload.objective", "all logits of model and teacher"),
+        ("rloo", {}, "workload.objective", '"grpo"'),
         ("dop", {}, "workload.objective", "dpo"),
         ("ipo", {}, "workload.objective", 'runs the kernels of dpo. Set it to "dpo"'),
         ("cpo", {}, "workload.objective", '"simpo"'),

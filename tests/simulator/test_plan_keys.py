@@ -47,6 +47,10 @@ OTHER: dict[str, dict[str, Any]] = {
         "objective": "dpo",
         "reference": "precomputed",
         "completion_tokens": 100,
+        "teacher": "llama-3.2-3b",
+        "num_iterations": 2,
+        "old_log_probabilities": True,
+        "rollout": {"num_generations": 4},
     },
     "cluster": {"gpu": "h100-sxm", "gpus": 128, "gpus_per_node": 4, "node": "hgx-h100", "node_clock_spread": 0.1},
     "network": {
@@ -264,6 +268,12 @@ BASES["pairs"] = {
     "workload": DENSE | {"objective": "dpo"},
     "cluster": cluster(1),
     "implementation": {"modules": "transformers"},
+}
+BASES["own completions"] = BASES["pairs"] | {
+    "workload": DENSE | {"objective": "grpo", "reference": "copy", "completion_tokens": 256},
+}
+BASES["a teacher"] = BASES["pairs"] | {
+    "workload": DENSE | {"objective": "distillation", "teacher": "llama-3.2-1b"},
 }
 BASES["documents"] = {
     "workload": DENSE | {"document_tokens": 1200},

@@ -16,7 +16,9 @@ import numpy as np
 
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import operator_of
+from joulecast.model.architecture.hf import load_model
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming
+from joulecast.simulator.plan_file.parts import PAIRED
 from joulecast.validate.scoring import metrics
 from joulecast.validate.scoring.result import Prediction
 
@@ -86,6 +88,8 @@ def trivial_work(configuration: Mapping[str, Any]) -> Trivial:
     op = str(configuration.get("op") or "")
     if op in ("block", "train_step", "train_iter"):
         return Trivial(transformer_flops(configuration), GEMM_FLOPS_PER_S, GEMM_POWER_W)
+    if op == "decode":
+        return Trivial(decoding_bytes(configuration), COPY_BANDWIDTH_BYTES_PER_S)
     work = operator_of(configuration)
     if work.is_sequence and all(isinstance(operator, Streaming) for operator in work.operators):
         return Trivial(float(configuration.get("bytes") or 0.0), COPY_BANDWIDTH_BYTES_PER_S)
@@ -109,17 +113,26 @@ def bus_bytes(operator: Collective) -> float:
     return operator.bytes * share
 
 
+def decoding_bytes(configuration: Mapping[str, Any]) -> float:
+    """Weights of a model in two bytes, and its live sequences' keys and values, which a step of decoding reads [B]."""
+    model = load_model(str(configuration.get("catalogue")))
+    seen = float(configuration.get("live") or 0) * float(configuration.get("context") or 0)
+    return 2.0 * model.parameters + 4.0 * seen * model.layers * model.kv_heads * model.head_dim
+
+
 def transformer_flops(configuration: Mapping[str, Any]) -> float:
     """Matrix products and causal attention of a block or a training iteration on one GPU [FLOP].
 
-    Samples of a loss on pairs are two sequences, which a reference model that is not precomputed reads once more.
+    Samples of a loss on pairs are two sequences, which a reference model that is not precomputed reads once more, as a
+    teacher does. KTO reads each sequence and another one by both models; GRPO's are scored by those that are said.
     """
     get = configuration.get
     hidden, heads = float(get("hidden") or 0), float(get("heads") or 1)
     kv_heads, ffn = float(get("kv_heads") or heads), float(get("ffn") or 4 * hidden)
     sequence = float(get("S") or get("seq") or 0)
     samples = float(get("B") or get("micro_batch") or 1) * float(get("microbatches") or 1)
-    tokens = samples * sequence * (1 if get("objective") in (None, "next-token") else 2)
+    objective = get("objective")
+    tokens = samples * sequence * (2 if objective in PAIRED else 1)
     if get("experts"):  # a token meets so many
         ffn = float(get("experts_per_token") or 0) * float(get("expert_ffn") or 0)
     matrices = hidden * (2 * hidden + 2 * hidden * kv_heads / heads) + hidden * ffn * (
@@ -129,8 +142,12 @@ def transformer_flops(configuration: Mapping[str, Any]) -> float:
     if get("op") == "block":
         passes = 1 if get("direction") == "fwd" else 3
         return passes * layer / float(get("tp") or 1)
-    head = 2 * tokens * hidden * float(get("vocab") or 0)
+    head = 2 * tokens * hidden * (1.0 if objective == "reward" else float(get("vocab") or 0))
     compared = 1 if get("reference") in ("copy", "adapters-off") else 0
+    compared = 1 + 2 * compared if objective == "kto" else compared + bool(get("old_log_probabilities"))
+    if get("teacher"):
+        taught = 2.0 * tokens * load_model(str(get("teacher"))).parameters
+        return taught + 3 * (layer * float(get("layers") or 0) + head)
     passes = compared + (4 if get("recompute") == "full" else 3)
     shared = float(get("tp") or 1) * float(get("pp") or 1) * float(get("cp") or 1)
     return (passes * layer * float(get("layers") or 0) + (3 + compared) * head) / shared
