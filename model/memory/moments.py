@@ -82,15 +82,12 @@ def gathered_at_peak(
     transient: float,
     one: MicroBatchBytes,
     rank: PipelineRank,
-    of_reference: float = 0.0,
 ) -> float:
     """What FSDP holds whole beyond the rest, ``transient`` included, when memory is fullest.
 
     That is between forward and backward, unless a layer's backward holds more than that of the loss has freed by then,
     as measured on two and four H200s (`validate/recorded/h200_sxm/train_sharded.jsonl`, `train_second.jsonl`), or at
     the end. In PyTorch a second layer's gradients come when what the first one kept is gone.
-
-    ``of_reference``: what is outside the layers of a reference model that is a copy, whole in its forward.
     """
     between, during, further = whole
     if one.shard.implementation.framework == "megatron":
@@ -99,7 +96,7 @@ def gathered_at_peak(
     if not rank.last:
         return during
     read = reference_transient_bytes(one.shard)
-    compared = between + of_reference + read if read else 0.0
+    compared = between + read if read else 0.0
     freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
     moments = [between + one.loss_transient, compared, during + one.layer_transient - freed, transient]
     if transient > max(one.layer_transient, one.loss_transient):  # what is outside of the layers comes last
