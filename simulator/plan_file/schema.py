@@ -10,7 +10,7 @@ from joulecast.simulator.plan_file.schema_implementation import ImplementationTa
 from joulecast.simulator.plan_file.schema_parallelism import OverlapTable, ParallelismTable, ScheduleTable
 from joulecast.simulator.plan_file.schema_surroundings import ClusterTable, NetworkTable, PowerTable, SiteTable
 from joulecast.simulator.plan_file.schema_table import Table
-from joulecast.simulator.plan_file.schema_workload import InlineModel, LoraTable, WorkloadTable
+from joulecast.simulator.plan_file.schema_workload import ImagesTable, InlineModel, LoraTable, WorkloadTable
 
 
 class PlanFile(Table):
@@ -39,4 +39,5 @@ TABLES: dict[str, type[Table]] = {
     "site": SiteTable,
     "workload.model": InlineModel,
     "workload.lora": LoraTable,
+    "workload.images": ImagesTable,
 }
