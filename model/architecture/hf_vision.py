@@ -138,7 +138,8 @@ def _squares(of: Reader, side: int) -> dict[str, Any]:
     """Images of one size, and a row of the table of positions for each of their patches."""
     patch = of.count("patch_size")
     bias = of.data["model_type"] != "clip_vision_model"
-    return {"patch": patch, "image_size": of.count("image_size"), "positions": side**2, "patch_bias": bias}
+    size = of.count("image_size")
+    return {"patch": patch, "image_size": size, "positions": side**2, "patch_bias": bias, "turned": bias}
 
 
 def _siglip(reader: Reader, part: Mapping[str, Any]) -> tuple[ModelConfig, Reader]:

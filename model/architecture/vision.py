@@ -81,6 +81,9 @@ class Vision(HashedOnce):
     one_by_one
         Whether transformers calls PyTorch's attention once for each image or window, and asks the GPU for their lengths
         in every layer (Qwen).
+    turned
+        Whether the tower's residual stream keeps the order of its convolution's result, in which values of a patch lie
+        far apart (SigLIP; behind a token of its own CLIP's is a copy in the usual order).
     blocks
         Whether tokens of an image see each other both ways in the text model, which takes a mask for it (Gemma 3).
     """
@@ -101,6 +104,7 @@ class Vision(HashedOnce):
     deep: int = 0
     unread: int = 0
     one_by_one: bool = False
+    turned: bool = False
     blocks: bool = False
 
     @property

@@ -12,6 +12,9 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.training import step
 from joulecast.model.transformer import vision_tower as tower
 
+#: How names of the kernels of tower, projector and what is between them and the text model begin.
+TOWER = "tower."
+
 
 @lru_cache(maxsize=64)
 def images_forward(config: ModelConfig, run: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
@@ -23,8 +26,8 @@ def images_forward(config: ModelConfig, run: Implementation, batch: int, sequenc
     launches = list(tower.patches_forward(vision, s))
     for model, count in tower.tower_layers(vision, images):
         layer = step.layer_forward(model, s.implementation, s.batch, s.sequence)
-        launches += (*tower.layers_called(layer, vision, images, s),) * count
-    launches += tower.projected_forward(vision, s, config.hidden, batch * sequence)
+        launches += (*tower.layer_called(layer, vision, images, s),) * count
+    launches += (*tower.projected_forward(vision, s, config.hidden, batch * sequence), tower.asked(vision, images))
     return tuple(_named(launches))
 
 
@@ -42,7 +45,7 @@ def images_backward(
     if images.trains_tower:
         for model, count in read_layers(config, run)[::-1]:
             layer = step.layer_backward(model, s.implementation, s.batch, s.sequence, accumulate=accumulate)
-            launches += (*tower.layers_called(layer, vision, images, s),) * count
+            launches += (*tower.layer_called(layer, vision, images, s),) * count
         launches += tower.patches_backward(vision, s, accumulate=finds)
     return step.with_added_share(tuple(_named(launches)), run)
 
@@ -57,5 +60,5 @@ def read_layers(config: ModelConfig, run: Implementation) -> tuple[tuple[ModelCo
 def _named(launches: list[Launch]) -> Iterator[Launch]:
     """Launches whose names tell them, and the parameters whose gradients they complete, from the text model's."""
     for one in launches:
-        name = replace(one.operator, name=f"tower.{one.operator.name}")
-        yield replace(one, operator=name, completes=one.completes and f"tower.{one.completes}")
+        name = replace(one.operator, name=f"{TOWER}{one.operator.name}")
+        yield replace(one, operator=name, completes=one.completes and f"{TOWER}{one.completes}")

@@ -6,7 +6,9 @@ its own. Layers are those of :mod:`joulecast.model.transformer.modules_layer` wi
 joins or averages patches, and its rows take the places of tokens in the embedding (``masked_scatter``).
 
 Qwen's code calls PyTorch's attention for one image, or one window, after the other, and in every layer reads their
-lengths back from the GPU, which then has nothing to do until the host has launched again.
+lengths back from the GPU, which then has nothing to do until the host has launched again. SigLIP's residual stream
+keeps the order of its convolution's result: additions to it go value by value, and norms copy it first. Between tower
+and text model the GPU is asked how many tokens images have, and positions (Qwen) or masks (Gemma 3) are made.
 
 Source: ``modeling_siglip``, ``modeling_clip``, ``modeling_gemma3``, ``modeling_llava``, ``modeling_qwen2_5_vl`` and
 ``modeling_qwen3_vl`` of transformers 5.17.
@@ -20,16 +22,21 @@ from dataclasses import replace
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.vision import Images, Vision
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import Attention
 from joulecast.model.transformer import attention_kernel, autocast_linear, frozen, pytorch_norm
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.row_operators import rounded
 
-#: Launches that the GPU waits for in every layer of a tower that asks it for lengths, and for each image or window
-#: whose attention is called by itself [estimates, +-60 %].
-ASKED, CALLED = 6.0, 1.1
+#: Launches that the GPU waits for in every layer of a tower that asks it for lengths [estimate, +-60 %], and between
+#: tower and text model: where masks of images are made, where positions are, and elsewhere [estimates, +-40 %].
+ASKED, MASKS, POSITIONS, COUNTS = 6.0, 150.0, 100.0, 15.0
+#: Cycles of an SM for a value whose neighbours lie far apart: added to the residual stream, or copied for a norm. 108
+#: kernels each of SigLIP with 12,288 patches on an H100, which waited for nothing [+-5 %].
+FAR = 1.98
+#: How names of attention's kernels end that are called one by one: in a frozen tower, in a trained one, and backward.
+CALLED, RECORDED, UNDONE = ".called", ".recorded", ".undone"
 #: Bytes of a text model's value that ``masked_scatter`` moves beside the values: a mask, and sums of it in 8 bytes that
 #: are written and read.
 SCATTERED = 18.0
@@ -130,23 +137,49 @@ def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Lau
     return (*launches, *(one for one in linear if not one.operator.name.endswith(".dgrad")))
 
 
-def layers_called(launches: Iterable[Launch], vision: Vision, images: Images, s: Shard) -> Iterator[Launch]:
-    """A tower layer's launches as its code calls them: attention of one image or window after the other."""
-    if not vision.one_by_one or s.implementation.attention_backend in attention_kernel.TAKES_WINDOWS[:2]:
+def layer_called(launches: Iterable[Launch], vision: Vision, images: Images, s: Shard) -> Iterator[Launch]:
+    """A tower layer's launches as its code calls them."""
+    if vision.turned:
+        yield from _turned(launches, s)
+    elif not vision.one_by_one or s.implementation.attention_backend in attention_kernel.TAKES_WINDOWS[:2]:
         yield from launches
-        return
+    else:
+        yield from _one_by_one(launches, images, s)
+
+
+def _one_by_one(launches: Iterable[Launch], images: Images, s: Shard) -> Iterator[Launch]:
+    """Attention of one image or window after the other, and what joins their results."""
     values, dtype = s.tokens * s.attention_width, s.implementation.dtype
     for one in launches:
         if not isinstance(one.operator, Attention):
             yield one
             continue
-        calls, forward = one.operator.batch, one.operator.direction == "forward"
+        forward = one.operator.direction == "forward"
+        ending = (RECORDED if images.trains_tower else CALLED) if forward else UNDONE
         if forward:
-            wait = images.launch_s * (ASKED + CALLED * calls)
-            yield streaming("fill", "attention.asked", 1, reads=0, late_s=wait)
-        yield replace(one, operator=replace(one.operator, batch=1), repeat=calls)
+            yield streaming("fill", "attention.asked", 1, reads=0, late_s=ASKED * images.launch_s)
+        each = replace(one.operator, batch=1, name=f"{one.operator.name}{ending}")
+        yield replace(one, operator=each, repeat=one.operator.batch)
         parts = ("result",) if forward else ("query.grad", "key.grad", "value.grad")
         yield from (streaming("cat", f"attention.{part}.cat", values, dtype=dtype) for part in parts)
+
+
+def _turned(launches: Iterable[Launch], s: Shard) -> Iterator[Launch]:
+    """Additions to a stream whose values lie far apart, and copies of it for norms and their gradients."""
+    values, dtype = s.tokens * s.config.hidden, s.implementation.dtype
+    norms = tuple(f"{norm}{way}" for norm in s.config.norms for way in ("", ".grad"))
+    for one in launches:
+        name = one.operator.name
+        if name in norms:
+            yield one_by_one("copy", f"{name}.copy", values, FAR, dtype=dtype)
+        far = one_by_one("add", name, values, FAR, reads=2, dtype=dtype) if name.startswith("residual") else one
+        yield far
+
+
+def asked(vision: Vision, images: Images) -> Launch:
+    """What the GPU waits for between tower and text model."""
+    launches = COUNTS + MASKS * vision.blocks + POSITIONS * vision.one_by_one
+    return streaming("fill", "images.asked", 1, reads=0, late_s=launches * images.launch_s)
 
 
 def projected_forward(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ...]:
