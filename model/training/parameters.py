@@ -267,6 +267,18 @@ def _embedding(config: ModelConfig, implementation: Implementation) -> list[Para
     return tensors
 
 
+def tower_layer_parameters(config: ModelConfig, run: Implementation) -> tuple[ParameterTensor, ...]:
+    """Parameters of one layer of a vision tower."""
+    vision, images = vision_tower.seen(config, run)
+    layer = layer_parameters(vision.tower, vision_tower.tower_run(run))
+    return tuple(replace(p, frozen=not images.trains_tower) for p in layer)
+
+
+def outside_layers(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...]:
+    """Those that are of no layer of a vision tower."""
+    return tuple(p for p in parameters if not (p.name.startswith("tower.") and p.name.split(".")[1].isdigit()))
+
+
 def vision_parameters(
     config: ModelConfig, run: Implementation, *, numbered: bool = True
 ) -> tuple[ParameterTensor, ...]:
@@ -278,11 +290,10 @@ def vision_parameters(
     if run.images is None:
         return ()
     vision, images = vision_tower.seen(config, run)
-    layer, numbers = layer_parameters(vision.tower, vision_tower.tower_run(run)), range(vision.tower.layers)
-    read = vision.tower.layers - vision.unread
+    layer, read = tower_layer_parameters(config, run), vision.tower.layers - vision.unread
     tensors = [
-        replace(p, name=f"tower.{index}.{p.name}", frozen=not (images.trains_tower and index < read))
-        for index in numbers
+        replace(p, name=f"tower.{index}.{p.name}", frozen=p.frozen or index >= read)
+        for index in range(vision.tower.layers)
         for p in layer
     ]
     if not numbered:

@@ -93,7 +93,12 @@ def check_images(plan: Plan, source: Source) -> None:
     for wrong, what, key, remedy in (
         (run.modules != "transformers", "in other modules", "implementation.modules", 'Set it to "transformers"'),
         (plan.tp > 1 or plan.cp > 1, "split over GPUs", "parallelism", "Set tensor and context parallel sizes to 1"),
-        (plan.parallelism.fsdp, "under FSDP", "parallelism.fsdp", "Use distributed_optimizer, which is ZeRO-1"),
+        (
+            plan.parallelism.fsdp and plan.pp > 1,
+            "in pipelines under FSDP",
+            "parallelism.fsdp",
+            "Use distributed_optimizer, which is ZeRO-1",
+        ),
         (run.compile, "in compiled modules", "implementation.compile", "Leave it out"),
         (plan.overlap.nanobatches > 1, "in nano-batches", "overlap.nanobatches", "Use 1"),
         (w.packed is not None, "in packed documents", "workload.document_tokens", "Leave it out"),

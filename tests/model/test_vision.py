@@ -13,11 +13,10 @@ from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_flops import image_flops
 from joulecast.model.architecture.vision import Images, Vision
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch
 from joulecast.model.kernels.operators import Attention, Gemm
 from joulecast.model.memory.vision_kept import kept_bytes
 from joulecast.model.training.parameters import parameters_of_stage
-from joulecast.model.training.vision_stack import images_backward, images_forward
+from joulecast.model.training.vision_stack import TowerPass, images_backward, images_forward
 
 TEXT: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 500,
@@ -40,9 +39,9 @@ def run_of(images: Images, **options: Any) -> Implementation:
     return Implementation(modules="transformers", images=images, added_share=0.0, **options)
 
 
-def names(launches: tuple[Launch, ...]) -> Counter[str]:
+def names(found: TowerPass) -> Counter[str]:
     counted: Counter[str] = Counter()
-    for one in launches:
+    for one in found.launches:
         counted[one.operator.name] += one.repeat
     return counted
 
@@ -108,14 +107,14 @@ def test_what_a_file_says_wrongly(changed: dict[str, Any], error: type[InputErro
 def test_windows_are_called_one_by_one_and_whole_layers_by_image() -> None:
     """Two images of 8 x 8 windows, and one layer in eight sees all of an image."""
     run = run_of(images_of("qwen2.5-vl-3b", 2, 896))
-    forward = images_forward(load_model("qwen2.5-vl-3b"), run, 1, 4096)
+    forward = images_forward(load_model("qwen2.5-vl-3b"), run, 1, 4096).launches
     calls = [one for one in forward if isinstance(one.operator, Attention)]
     assert Counter(one.repeat for one in calls) == {2 * 64: 28, 2: 4}
     assert {one.operator.sequence for one in calls if isinstance(one.operator, Attention)} == {64, 4096}
     assert not any(one.operator.causal for one in calls if isinstance(one.operator, Attention))
     package = replace(run, attention_backend="flash-attn-2")
     together = images_forward(load_model("qwen2.5-vl-3b"), package, 1, 4096)
-    assert {one.repeat for one in together if isinstance(one.operator, Attention)} == {1}
+    assert {one.repeat for one in together.launches if isinstance(one.operator, Attention)} == {1}
     assert not names(together)["tower.attention.asked"]
 
 
@@ -125,7 +124,7 @@ def test_a_frozen_tower_has_no_backward_and_keeps_nothing() -> None:
         run_of(images_of("gemma-3-4b", tower=tower, projector=projector))
         for tower, projector in ((False, False), (False, True), (True, True))
     )
-    assert images_backward(model, frozen, 1, 2048) == () and kept_bytes(model, frozen, 1, 2048) == 0.0
+    assert images_backward(model, frozen, 1, 2048).launches == () and kept_bytes(model, frozen, 1, 2048) == 0.0
     of_projector = names(images_backward(model, projected, 1, 2048))
     assert of_projector["tower.projector.project.wgrad"] == 1 and not of_projector["tower.attention.backward"]
     assert not of_projector["tower.projector.project.dgrad"] + of_projector["tower.up.wgrad"] - 1
@@ -163,7 +162,7 @@ def test_gradients_that_launches_complete_are_those_of_parameters() -> None:
         model, run = load_model(name), run_of(images_of(name, side=side, tower=True, projector=True))
         tensors = parameters_of_stage(model, run, 0, first=True, last=False)
         known = {".".join(part for part in one.name.split(".") if not part.isdigit()) for one in tensors}
-        done = {one.completes for one in images_backward(model, run, 1, 2048) if one.completes}
+        done = {one.completes for one in images_backward(model, run, 1, 2048).launches if one.completes}
         assert {".".join(part for part in one.split(".") if not part.isdigit()) for one in done} <= known
         assert "tower.query.weight" in done or "tower.qkv.weight" in done
 
@@ -177,7 +176,7 @@ def test_operations_of_images_worked_out() -> None:
     assert image_flops(vision, trained, 1.0) == pytest.approx(3 * forward)
     products = [
         one
-        for one in images_forward(load_model("gemma-3-4b"), run_of(images), 1, 2048)
+        for one in images_forward(load_model("gemma-3-4b"), run_of(images), 1, 2048).launches
         if isinstance(one.operator, Gemm)
     ]
     flops = sum(2.0 * one.operator.m * one.operator.n * one.operator.k for one in products)  # type: ignore[union-attr]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
@@ -71,6 +73,7 @@ def test_freezing_saves_the_towers_backward_and_memory() -> None:
             "overlap": {"grad_reduce": "overlapped"},
             "implementation": {"cuda_graphs": True},
         },
+        {"cluster": {"gpus": 4}, "parallelism": {"fsdp": True}, "implementation": {"cuda_graphs": True}},
         {"schedule": {"recompute": "full"}},
     ],
 )
@@ -94,6 +97,23 @@ def test_the_tower_stands_in_the_first_stage() -> None:
     first, last = forecast(plan(cluster={"gpus": 2}, parallelism=split), must_fit=False).ranks
     towers = 2 * 415_347_712
     assert first.memory_by_part_bytes["parameters"] - last.memory_by_part_bytes["parameters"] > 0.95 * towers
+
+
+@pytest.mark.parametrize("frozen", [{}, FROZEN])
+def test_sharding_gathers_and_reduces_the_towers_layers_one_by_one(frozen: dict[str, Any]) -> None:
+    """24 layers of the tower and 4 of the text model, and the root; a frozen tower's gradients are not reduced."""
+    sharded = plan(images=frozen, cluster={"gpus": 4}, parallelism={"fsdp": True})
+    types = plan_program(sharded).ranks[0].types
+    names = [Counter(one.operator.name for one in launches) for launches in types]
+    backward = 4 + (0 if frozen else 24)
+    assert names[0]["layer.all_gather"] == 28 and names[1]["layer.all_gather"] == backward
+    assert names[1]["layer.reduce_scatter"] == backward and names[1]["root.reduce_scatter"] == 1
+    whole, shard = (
+        forecast(one, must_fit=False).ranks[0].memory_by_part_bytes for one in (plan(images=frozen), sharded)
+    )
+    assert shard["parameters"] == pytest.approx(whole["parameters"] / 4)
+    # Embedding, patches and projectors are gathered, and two of the text model's layers.
+    assert shard["gathered"] < 0.9 * whole["parameters"]
 
 
 def test_the_host_waits_between_tower_and_text_model() -> None:
@@ -128,7 +148,10 @@ def test_windows_called_one_by_one_wait_for_the_host_whether_or_not_its_pace_is_
     [
         ({"implementation": {"modules": "joint"}}, "implementation.modules"),
         ({"cluster": {"gpus": 2}, "parallelism": {"tensor_model_parallel_size": 2}}, "parallelism"),
-        ({"cluster": {"gpus": 2}, "parallelism": {"fsdp": True}}, "parallelism.fsdp"),
+        (
+            {"cluster": {"gpus": 4}, "parallelism": {"fsdp": True, "pipeline_model_parallel_size": 2}},
+            "parallelism.fsdp",
+        ),
         ({"implementation": {"compile": True}}, "implementation.compile"),
         ({"implementation": {"optimizer": "muon"}}, "workload.images.freeze_vision_tower"),
     ],
