@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import joulecast as jc
 from joulecast.errors import InputError, NotYetError
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.program import plan_program
@@ -184,3 +187,63 @@ def test_images_that_cannot_be(model: str, images: dict[str, Any], key: str, mes
     with pytest.raises(InputError, match=message) as caught:
         plan(model, images)
     assert caught.value.key == key
+
+
+JOB = """
+model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct
+image_max_pixels: 262144
+stage: sft
+do_train: true
+finetuning_type: full
+freeze_vision_tower: true
+freeze_language_model: false
+dataset: mllm_demo
+template: qwen2_vl
+cutoff_len: 2048
+per_device_train_batch_size: 1
+bf16: true
+pure_bf16: true
+"""
+
+
+def converted(tmp_path: Path, text: str) -> Any:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    return jc.convert(str(file), gpu="h100-sxm", gpus=8)
+
+
+def test_llama_factorys_jobs_say_what_is_frozen(tmp_path: Path) -> None:
+    """262,144 pixels are 512 x 512; the projector is frozen unless said."""
+    found = converted(tmp_path, JOB)
+    images = plan_from_dict(tomllib.loads(found.text)).workload.images
+    assert images is not None and (images.rows, images.columns) == (36, 36)
+    assert not images.trains_tower and not images.trains_projector
+    assert any("have one image" in one for one in found.warnings)
+    trained = converted(tmp_path, JOB.replace("freeze_vision_tower: true", "freeze_vision_tower: false"))
+    assert "freeze_vision_tower = false" in trained.text
+    adapted = converted(tmp_path, JOB.replace("finetuning_type: full", "finetuning_type: lora"))
+    assert "[workload.images]" in adapted.text and "freeze_vision_tower" not in adapted.text.partition("\n# Not")[0]
+
+
+def test_a_job_that_says_nothing_of_images_is_of_text(tmp_path: Path) -> None:
+    said = ("image_max_pixels", "freeze_vision_tower", "freeze_language_model")
+    text = "\n".join(line for line in JOB.splitlines() if not line.startswith(said))
+    found = converted(tmp_path, text)
+    assert "[workload.images]" not in found.text
+    assert any("its text is forecast alone" in one for one in found.warnings)
+
+
+def test_a_frozen_text_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="frozen beside a trained tower"):
+        converted(tmp_path, JOB.replace("freeze_language_model: false", "freeze_language_model: true"))
+
+
+def test_ms_swifts_words_for_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "swift sft --model Qwen/Qwen3-VL-4B-Instruct --tuner_type full --dataset x --max_length 4096 \\\n"
+        "  --freeze_vit false --freeze_aligner false --torch_dtype bfloat16 --per_device_train_batch_size 1\n"
+    )
+    text = jc.convert(str(file), gpu="h100-sxm", gpus=1).text
+    assert "freeze_vision_tower = false" in text and "freeze_multi_modal_projector = false" in text
+    assert "height = 768" in text

@@ -319,16 +319,14 @@ def test_two_h100s_before_anybody_looked() -> None:
 
 
 def test_iterations_on_images_on_an_h100() -> None:
-    """12 % off when first looked at; one whose text model waits for the host is 22 % too long, the others 4.2 at most."""
+    """12 % off when first looked at; one whose text model waits for the host is 22 % too long, the others within 4.2."""
     result = run_suite("plans", ROWS.parent / "h100_sxm" / "train_vision.jsonl").to_dict()
     summary = result["summary"]["all"]
     assert summary["rows"] == 8 and not result["skipped"]
     assert summary["time_error_percent"] <= 4.8 and summary["energy_error_percent"] <= 1.6
     assert summary["time_inside_percent"] >= 87.0 and summary["energy_inside_percent"] == 100.0
     assert summary["memory_error_percent"] <= 0.9
-    errors = {
-        row["name"]: abs(row["predicted"]["time_s"] / row["measured"]["time_s"] - 1.0) for row in result["rows"]
-    }
+    errors = {row["name"]: abs(row["predicted"]["time_s"] / row["measured"]["time_s"] - 1.0) for row in result["rows"]}
     waits = errors.pop("gemma-3-4b_S2048_mb1_4x896_frozen")
     assert max(errors.values()) <= 0.045 and waits <= 0.23
 
