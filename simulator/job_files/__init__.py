@@ -12,7 +12,7 @@ Read in this order:
    ``pytorch_attention`` (whose kernels PyTorch chooses), ``optimizers`` and ``told`` (what several readers say).
 3. Readers of one tool, smallest first: ``deepspeed`` (JSON); ``torchtune`` (YAML); ``torchtitan`` (TOML) with
    ``torchtitan_run``; ``trainer`` (Hugging Face's trainers), which ``trainer_jobs`` finds the settings for, in
-   ``trainer_dialects`` of tools built on it, with ``accelerate`` (how they are split), ``adapters`` (LoRA),
+   ``trainer_dialects`` of tools built on it, with ``accelerate`` (how they are split), ``adapters`` (LoRA), ``images`` (vision towers),
    ``preferences`` (losses on pairs), ``supervised`` (TRL's on texts), ``trainer_kernels`` and ``trainer_liger`` (what
    they run) and ``trainer_names`` (what is told or refused); ``megatron`` with ``megatron_model``,
    ``megatron_parallelism``, ``megatron_run``, ``megatron_optimizer``, ``megatron_names`` (flags that no key stands

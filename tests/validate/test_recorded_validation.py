@@ -319,7 +319,7 @@ def test_two_h100s_before_anybody_looked() -> None:
 
 
 def test_iterations_on_images_on_an_h100() -> None:
-    """12 % off when first looked at; one whose text model waits for the host is 22 % too long, the others within 4.2."""
+    """12 % off when first looked at; one whose text model waits for its host is 22 % too long, others 4.2."""
     result = run_suite("plans", ROWS.parent / "h100_sxm" / "train_vision.jsonl").to_dict()
     summary = result["summary"]["all"]
     assert summary["rows"] == 8 and not result["skipped"]
