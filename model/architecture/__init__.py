@@ -7,6 +7,6 @@
 - ``hf``: Hugging Face's ``config.json`` files and the catalogue of models; ``hf_families``, ``hf_gpt_families`` and
   ``hf_hybrid_families`` have what each type of model leaves unsaid, a ``hf_family`` each, ``hf_refused`` those whose
   layers are not known; ``hf_experts`` reads its experts, ``hf_windows`` which layers are local, ``hf_state_space`` what
-  each layer of a hybrid is made of, ``hf_delta_net`` its linear attention, ``hf_vision`` its vision tower, ``hf_reader`` is the typed access to the
-  file.
+  each layer of a hybrid is made of, ``hf_delta_net`` its linear attention, ``hf_vision`` its vision tower,
+  ``hf_reader`` is the typed access to the file.
 """
