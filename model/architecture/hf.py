@@ -124,9 +124,9 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     kind = _kind(data, file)
     text_part, whole, whole_kind = FAMILIES[kind].text_of != "", data, kind
     if text_part:
-        data, kind = _text_config(data, file, FAMILIES[kind].text_of)
+        data, kind = _text_config(data, file, FAMILIES[kind])
     family = FAMILIES[kind]
-    reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if text_part else "")
+    reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if "text_config" in whole else "")
     _refuse(reader, family)
     layers = reader.count(family.key("num_hidden_layers"))
     mixers = read_mixers(reader, family, layers)
@@ -257,10 +257,11 @@ def _refuse(reader: Reader, family: Family) -> None:
             )
 
 
-def _text_config(data: Mapping[str, object], file: str, usual: str) -> tuple[Mapping[str, object], str]:
+def _text_config(data: Mapping[str, object], file: str, family: Family) -> tuple[Mapping[str, object], str]:
     """The text model of a file whose model sees more than text, and its type, which may go without saying.
 
-    Older files of such models have its keys beside those of the rest.
+    Older files of such models have its keys beside those of the rest; what the usual text model leaves out is the
+    family's.
     """
     text = data.get("text_config")
     if text is None and "hidden_size" in data:
@@ -274,7 +275,8 @@ def _text_config(data: Mapping[str, object], file: str, usual: str) -> tuple[Map
         )
     given = {key: value for key, value in text.items() if value is not None}
     given |= {key: data[key] for key in ("tie_word_embeddings",) if data.get(key) is not None}
-    return given, _kind({"model_type": usual, **given}, file, "text_config.")
+    kind = _kind({"model_type": family.text_of, **given}, file, "text_config.")
+    return ({**family.defaults, **given} if kind == family.text_of else given), kind
 
 
 def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int]:

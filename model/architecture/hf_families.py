@@ -37,6 +37,15 @@ _GLM = Family(
     qkv_bias=True, attention_bias_key="attention_bias", rotary_fraction=0.5, norm_place="around", joint_up=True
 )
 
+#: What files of LLaVA leave out of a Llama: defaults of transformers 5.17.
+_VICUNA = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+
 #: Gemma's norms multiply by 1 + weight, its embeddings are scaled, its gate is a GELU.
 _GEMMA = Family(
     tied_embeddings=True,
@@ -117,7 +126,7 @@ FAMILIES: Mapping[str, Family] = {
     **GPT_FAMILIES,
     **HYBRID_FAMILIES,
     "llama": _LLAMA,
-    "llava": Family(text_of="llama"),
+    "llava": Family(text_of="llama", defaults=_VICUNA),
     "mistral": Family(),
     "mistral3": Family(text_of="mistral"),
     "ministral": Family(),

@@ -18,7 +18,7 @@ class LayerForm(HashedOnce):
     gated_mlp
         Whether the MLP's first product has two halves, ``activation(gate)·up``.
     activation
-        ``silu gelu relu relu2`` (relu2: squared ReLU).
+        ``silu gelu relu relu2`` (relu2: squared ReLU), of CLIP ``quick_gelu``.
     joint_projections
         Whether it multiplies queries, keys and values, and gate and up, in one product each (GPT-2, GPT-NeoX, Phi-3).
     norm, norm_bias

@@ -88,6 +88,18 @@ def test_an_older_file_has_the_text_model_beside_the_tower() -> None:
     assert flat == apart and flat.tied_embeddings and flat.vision is not None and flat.vision.tower.layers == 4
 
 
+def test_a_file_of_llava_leaves_out_what_is_a_llamas() -> None:
+    text = {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096}
+    sizes = {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "patch_size": 14}
+    tower = {"model_type": "clip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 24, **sizes}
+    found = parse_config({"model_type": "llava", "text_config": text, "vision_config": tower}, name="m", file="f")
+    known = load_model("llava-1.5-7b")
+    assert (found.parameters, found.vision) == (known.parameters, known.vision)
+    with pytest.raises(InputError, match="missing num_hidden_layers") as caught:
+        parse_config({"model_type": "llava", "text_config": {"model_type": "mistral"}}, name="m", file="f")
+    assert caught.value.key == "text_config.num_hidden_layers"
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
