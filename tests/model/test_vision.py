@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from joulecast.errors import InputError, UnknownNameError
@@ -13,10 +14,14 @@ from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_flops import image_flops
 from joulecast.model.architecture.vision import Images, Vision
 from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.launches import Launch
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Attention, Gemm
 from joulecast.model.memory.vision_kept import kept_bytes
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.vision_stack import TowerPass, images_backward, images_forward
+from joulecast.simulator.instructions.tables import kernels_of
 
 TEXT: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 500,
@@ -203,3 +208,18 @@ def test_an_image_is_seen_in_full_both_ways() -> None:
     seen = shard(model.kinds[-1], run_of(images_of("gemma-3-4b")), 1, 512)
     text = shard(model.kinds[-1], Implementation(modules="transformers"), 1, 512)
     assert masked_attention.masked(seen) and not masked_attention.masked(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "measured_us"),
+    [("norm1.copy", 113.0), ("residual1", 111.5), ("attention.forward", 605.0), ("attention.backward", 1850.0)],
+)
+def test_siglips_kernels_take_what_they_were_measured_to_on_an_h100(name: str, measured_us: float) -> None:
+    """Three images of 4,096 patches; attention has heads of 72, and its backward three kernels."""
+    run = run_of(images_of("gemma-3-4b", 3, tower=True))
+    passes = (images_forward, images_backward)
+    launches = [one for of in passes for one in of(load_model("gemma-3-4b"), run, 1, 2048).launches]
+    operator = next(one.operator for one in launches if one.operator.name == f"tower.{name}")
+    gpu = gpu_model(load_gpu("h100-sxm"))
+    times = kernels_of([[[Launch(operator)]]], np.array([1965.0]), gpu).times.time_s
+    assert 1e6 * times[0, 0] == pytest.approx(measured_us, rel=0.05)
