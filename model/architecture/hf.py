@@ -20,6 +20,7 @@ from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
 from joulecast.model.architecture.hf_refused import FOREIGN, OWN, REFUSED
 from joulecast.model.architecture.hf_state_space import read_hybrid_experts, read_mixers, read_state_space
+from joulecast.model.architecture.hf_vision import read_vision
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm
 from joulecast.model.architecture.model_config import ModelConfig
@@ -121,25 +122,26 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
     if not isinstance(data, Mapping):
         raise InputError("a model configuration must be a JSON object", file=file)
     kind = _kind(data, file)
-    text_part = FAMILIES[kind].text_of != ""
+    text_part, whole, whole_kind = FAMILIES[kind].text_of != "", data, kind
     if text_part:
-        data, kind = _text_config(data, file, FAMILIES[kind].text_of)
+        data, kind = _text_config(data, file, FAMILIES[kind])
     family = FAMILIES[kind]
-    reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if text_part else "")
+    reader = Reader({**family.defaults, **family.adapt(data)}, file, "text_config." if "text_config" in whole else "")
     _refuse(reader, family)
     layers = reader.count(family.key("num_hidden_layers"))
     mixers = read_mixers(reader, family, layers)
-    form = _form(reader, family)
+    form, sizes = _form(reader, family), _sizes(reader, family)
     return ModelConfig(
         name=name,
         layers=layers,
         text_part=text_part,
+        vision=read_vision(whole, whole_kind, sizes["hidden"], file),
         experts=read_hybrid_experts(reader, kind, family, layers, mixers),
         state_space=read_state_space(reader, family, mixers),
         delta_net=read_delta_net(reader, family, mixers),
         mixers=mixers,
         **form,
-        **_sizes(reader, family),
+        **sizes,
         **_positions(reader, family, layers, form),
         nextn_layers=0 if data.get(NEXTN) in (None, 0) else reader.count(NEXTN),
     )
@@ -255,9 +257,15 @@ def _refuse(reader: Reader, family: Family) -> None:
             )
 
 
-def _text_config(data: Mapping[str, object], file: str, usual: str) -> tuple[Mapping[str, object], str]:
-    """The text model of a file whose model sees more than text, and its type, which may go without saying."""
+def _text_config(data: Mapping[str, object], file: str, family: Family) -> tuple[Mapping[str, object], str]:
+    """The text model of a file whose model sees more than text, and its type, which may go without saying.
+
+    Older files of such models have its keys beside those of the rest; what the usual text model leaves out is the
+    family's.
+    """
     text = data.get("text_config")
+    if text is None and "hidden_size" in data:
+        text = {key: value for key, value in data.items() if key != "model_type"}
     if not isinstance(text, Mapping):
         raise InputError(
             "the file of a model that sees more than text has its text model apart",
@@ -266,7 +274,9 @@ def _text_config(data: Mapping[str, object], file: str, usual: str) -> tuple[Map
             remedy="Add it as an object, or give the text model's own file.",
         )
     given = {key: value for key, value in text.items() if value is not None}
-    return given, _kind({"model_type": usual, **given}, file, "text_config.")
+    given |= {key: data[key] for key in ("tie_word_embeddings",) if data.get(key) is not None}
+    kind = _kind({"model_type": family.text_of, **given}, file, "text_config.")
+    return ({**family.defaults, **given} if kind == family.text_of else given), kind
 
 
 def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int]:

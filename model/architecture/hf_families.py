@@ -37,6 +37,15 @@ _GLM = Family(
     qkv_bias=True, attention_bias_key="attention_bias", rotary_fraction=0.5, norm_place="around", joint_up=True
 )
 
+#: What files of LLaVA leave out of a Llama: defaults of transformers 5.17.
+_VICUNA = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+
 #: Gemma's norms multiply by 1 + weight, its embeddings are scaled, its gate is a GELU.
 _GEMMA = Family(
     tied_embeddings=True,
@@ -83,6 +92,8 @@ _LLAMA4 = {
     "no_rope_layer_interval": 4,
 }
 
+_QWEN3 = Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, defaults=_QWEN)
+
 _COHERE = Family(
     tied_embeddings=True,
     norm="layernorm",
@@ -115,6 +126,7 @@ FAMILIES: Mapping[str, Family] = {
     **GPT_FAMILIES,
     **HYBRID_FAMILIES,
     "llama": _LLAMA,
+    "llava": Family(text_of="llama", defaults=_VICUNA),
     "mistral": Family(),
     "mistral3": Family(text_of="mistral"),
     "ministral": Family(),
@@ -162,14 +174,18 @@ FAMILIES: Mapping[str, Family] = {
         adapt=_minimax_m2,
     ),
     "qwen2": Family(qkv_bias=True, defaults=_QWEN),
-    "qwen3": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, defaults=_QWEN),
+    "qwen2_5_vl_text": Family(qkv_bias=True, defaults=_QWEN),
+    "qwen2_5_vl": Family(text_of="qwen2_5_vl_text"),
+    "qwen3": _QWEN3,
+    "qwen3_vl_text": replace(_QWEN3, defaults={**_QWEN, "head_dim": 128}),
+    "qwen3_vl": Family(text_of="qwen3_vl_text"),
     "mixtral": Family(experts=ExpertKeys(count="num_local_experts", width="intermediate_size", router="wide softmax")),
     "qwen2_moe": Family(
         qkv_bias=True, experts=ExpertKeys(shared_width="shared_expert_intermediate_size"), defaults=_QWEN
     ),
-    "qwen3_moe": Family(
-        attention_bias_key="attention_bias", output_follows=True, qk_norm=True, experts=ExpertKeys(), defaults=_QWEN
-    ),
+    "qwen3_moe": replace(_QWEN3, experts=ExpertKeys()),
+    "qwen3_vl_moe_text": replace(_QWEN3, experts=ExpertKeys(), defaults={**_QWEN, "head_dim": 128}),
+    "qwen3_vl_moe": Family(text_of="qwen3_vl_moe_text"),
     "deepseek_v2": Family(experts=replace(_DEEPSEEK_EXPERTS, router="softmax"), latent=True),
     "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),

@@ -75,10 +75,10 @@ class Family(LayerForm):
     no rotary embedding: those that see all (``global``; ``beside windows`` if there are any), or those that
     ``no_rope_layers`` lists with a 0 (``listed``). ``positions``: none is told to any layer (``none``), or none unless
     ``position_embedding_type`` is rope (``asked``). ``text_of``: a file of this type has a text model in its
-    ``text_config``, of this type unless it says another. ``parallel_key``, ``qk_norm_key``, ``scaled_key`` and
-    ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling, and ALiBi, where ``shared_norm`` is
-    of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives a file's own keys in the common
-    ones' form.
+    ``text_config``, of this type unless it says another; ``defaults`` are then that one's. ``parallel_key``,
+    ``qk_norm_key``, ``scaled_key`` and ``alibi_key`` switch parallel blocks, norms of queries and keys, their scaling,
+    and ALiBi, where ``shared_norm`` is of parallel blocks alone; files that set a ``refused`` key are. ``adapt`` gives
+    a file's own keys in the common ones' form.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)

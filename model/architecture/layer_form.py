@@ -18,7 +18,7 @@ class LayerForm(HashedOnce):
     gated_mlp
         Whether the MLP's first product has two halves, ``activation(gate)·up``.
     activation
-        ``silu gelu relu relu2`` (relu2: squared ReLU).
+        ``silu gelu relu relu2`` (relu2: squared ReLU), of CLIP ``quick_gelu``.
     joint_projections
         Whether it multiplies queries, keys and values, and gate and up, in one product each (GPT-2, GPT-NeoX, Phi-3).
     norm, norm_bias
@@ -44,8 +44,11 @@ class LayerForm(HashedOnce):
         norm serves both (Phi, Cohere).
     scaled_branches, scaled_logits
         Whether blocks' results, and logits, are multiplied by a number (Granite, Cohere).
-    joint_up
-        Whether Hugging Face's code multiplies gate and up alone in one product (GLM).
+    joint_up, joint_attention
+        Whether Hugging Face's code multiplies gate and up alone in one product (GLM), or queries, keys and values alone
+        (Qwen's vision towers), whose heads then stay behind positions until attention.
+    causal
+        Whether attention sees what stands before alone; layers over patches of images see all.
     head_bias
         Whether the output head adds a bias (Phi, GPT-J).
     attention_sinks
@@ -66,7 +69,8 @@ class LayerForm(HashedOnce):
     wide_rotary
         Whether that code rotates by a table in fp32 (OLMo-2).
     paired_rotary
-        Whether that code widens queries and keys, and rotates values that stand next to each other (Cohere).
+        Whether that code widens queries and keys, and rotates values that stand next to each other (Cohere) or far
+        (Qwen's vision towers).
     embedding_norm
         Whether a norm follows the embedding (BLOOM).
     scaled_embeddings
@@ -101,6 +105,8 @@ class LayerForm(HashedOnce):
     scaled_branches: bool = False
     scaled_logits: bool = False
     joint_up: bool = False
+    joint_attention: bool = False
+    causal: bool = True
     head_bias: bool = False
     attention_sinks: bool = False
     gated_attention: bool = False

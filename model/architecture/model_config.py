@@ -13,6 +13,7 @@ from joulecast.model.architecture.delta_net import DeltaNet
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.layer_form import LayerForm
 from joulecast.model.architecture.state_space import StateSpace
+from joulecast.model.architecture.vision import Vision
 from joulecast.model.hashing import hashed_once
 
 
@@ -57,6 +58,8 @@ class ModelConfig(LayerForm):
         stack; empty: all of them.
     text_part
         Whether the file's model sees more than text, and this is the part that reads text.
+    vision
+        The part that sees images, where one is described; in none of the counts of parameters here.
     experts
         Mixture of Experts in place of the MLP, in all layers but some; ``ffn`` is then the width of those.
     latent
@@ -96,6 +99,7 @@ class ModelConfig(LayerForm):
     sliding_window: int = 0
     window_pattern: tuple[bool, ...] = ()
     text_part: bool = False
+    vision: Vision | None = None
     experts: Experts | None = None
     latent: LatentAttention | None = None
     nextn_layers: int = 0

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.vision import Images, Vision
 from joulecast.model.kernels.documents import Documents
 
 
@@ -44,6 +45,20 @@ def training_flops(
     pairs = 2.0 * seen * sequence * config.heads * config.head_dim
     whole = (3.0 + further_forwards) * tokens * (2.0 * weights + pairs + scans)
     return whole if adapters is None else whole + tokens * (6.0 * adapters - 2.0 * weights)
+
+
+def image_flops(vision: Vision, images: Images, sequences: float) -> float:
+    """Operations of the images of so many sequences: forward, and backward of what is trained."""
+    patches, of, shape = float(images.patches), vision.tower, (images.rows, images.columns)
+    pairs = sum(
+        count * patches / (vision.windows(*shape) if kind.window else 1) for kind, count in of.runs(0, of.layers)
+    )
+    elements = of.layers * matrix_elements(of) + of.hidden * vision.patch_values
+    tower = patches * (2.0 * elements + 4.0 * pairs * of.heads * of.head_dim)
+    products = sum(outputs * inputs for _, outputs, inputs in vision.projector.products)
+    projectors = 2.0 * vision.own_projectors * vision.tokens(*shape) * products
+    each = (3.0 if images.trains_tower else 1.0) * tower
+    return sequences * images.per_sequence * (each + (1.0 + images.trains_tower + images.trains_projector) * projectors)
 
 
 def megatron_flops(config: ModelConfig, sequence: int, tokens: float) -> float:

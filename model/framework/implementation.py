@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.model.architecture.vision import Images
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.muon import Muon
@@ -181,6 +182,8 @@ class Implementation(HashedOnce):
         Kernels of Liger that ``transformers``' modules run.
     scaled_loss
         Whether the loss's gradient is not one, so that what Liger made in the forward is multiplied in the backward.
+    images
+        Images of a sequence, which the model's vision part sees; ``None``: it sees text alone.
     documents
         What packed sequences consist of, on the rank with most to do; ``None``: attention sees all of a sequence.
     """
@@ -256,6 +259,7 @@ class Implementation(HashedOnce):
     muon: Muon | None = None
     clipped: bool = False
     documents: Documents | None = None
+    images: Images | None = None
     liger: tuple[LigerKernel, ...] = ()
     scaled_loss: bool = False
 

@@ -37,6 +37,7 @@ from joulecast.model.memory.states import (
     weights_bytes,
     whole_throughout_bytes,
 )
+from joulecast.model.memory.vision_kept import kept_bytes
 from joulecast.model.training.optimizer import widened_gradient_bytes
 from joulecast.model.training.parameters import layer_parameters
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
@@ -198,7 +199,8 @@ def _stack_bytes(
         )
         for chunk in of_chunks
     ]
-    stacks[0] -= not_kept_first_bytes(one.shard) if rank.first else 0.0
+    if rank.first:
+        stacks[0] += kept_bytes(config, implementation, batch, sequence) - not_kept_first_bytes(one.shard)
     return stacks
 
 

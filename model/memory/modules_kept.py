@@ -170,7 +170,7 @@ def _mlp_tensors_width(s: Shard) -> int:
     if modules_activation.formula(s):
         mixed = s.implementation.autocast and not s.implementation.prepared
         return s.ffn * (FORMULA_AUTOCAST if mixed else FORMULA_TENSORS)
-    return s.ffn * (PLAIN_TENSORS - _cast_anew(s))
+    return s.ffn * (PLAIN_TENSORS + modules_activation.quick(s) - _cast_anew(s))
 
 
 def _statistics(s: Shard) -> float:

@@ -11,7 +11,13 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.data_parallel import gathered_bytes
 from joulecast.model.training.optimizer import state_bytes, temporary_bytes
-from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage, trained
+from joulecast.model.training.parameters import (
+    ParameterTensor,
+    layer_parameters,
+    outside_layers,
+    parameters_of_stage,
+    trained,
+)
 from joulecast.model.transformer.narrow_kernels import weight_bytes
 
 #: Layers whose parameters FSDP holds whole at once: the one at work and the next; and their gradients: the one at work
@@ -157,7 +163,8 @@ def whole_throughout_bytes(stage: Stage) -> tuple[float, float]:
 @lru_cache(maxsize=4096)
 def outside_layers_bytes(config: ModelConfig, implementation: Implementation, first: bool, last: bool) -> float:
     """Gathered parameters of embedding, final norm and head, as far as a GPU has them."""
-    return _gathered(parameters_of_stage(config, implementation, 0, first=first, last=last), implementation).weights
+    outside = parameters_of_stage(config, implementation, 0, first=first, last=last)
+    return _gathered(outside_layers(outside), implementation).weights
 
 
 @lru_cache(maxsize=4096)
@@ -172,7 +179,9 @@ def gathered_by_fsdp_bytes(stage: Stage, split: StateShards) -> tuple[float, flo
     dtype, reduced = implementation.dtype, DTYPE_BYTES[implementation.gradient_dtype]
 
     def whole(parameters: Iterable[ParameterTensor]) -> Held:
-        gathered = (p for p in parameters if (split.expert_parameters if p.expert else split.parameters) > 1)
+        gathered = (
+            p for p in outside_layers(parameters) if (split.expert_parameters if p.expert else split.parameters) > 1
+        )
         return _gathered(gathered, implementation)
 
     outside = whole(stage.outside())

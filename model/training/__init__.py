@@ -1,6 +1,7 @@
 """A training step: a stage's kernels, and what is around its layers.
 
-- ``step``: layers, embedding and head as the framework launches them; ``pipeline_stage``: what a pipeline adds.
+- ``step``: layers, embedding and head as the framework launches them; ``pipeline_stage``: what a pipeline adds;
+  ``vision_stack``: a vision tower in front of the first layer.
 - ``parameters``: the tensors of a stage, each ``matrix`` among them; ``optimizer``: the step over them, all at once by
   ``many_tensors``; ``other_optimizers``: those beside AdamW, of ``bitsandbytes_steps``, ``adafactor`` and ``sgd``;
   ``muon``: that over matrices, which ``layer_wise`` shares out whole.

@@ -11,7 +11,12 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
-from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage
+from joulecast.model.training.parameters import (
+    ParameterTensor,
+    layer_parameters,
+    parameters_of_stage,
+    vision_parameters,
+)
 
 #: ``torch.nn.parallel.DistributedDataParallel``: the first bucket and the others, in bytes.
 DDP_FIRST_BUCKET_BYTES = 1024 * 1024
@@ -152,7 +157,8 @@ def gradient_sizes(config: ModelConfig, implementation: Implementation) -> dict[
     outer = parameters_of_stage(config, implementation, 0, first=True, last=True)
     head = parameters_of_stage(config, implementation, 0, first=False, last=True)
     layers = (p for kind in config.kinds for p in layer_parameters(kind, implementation))
-    return {p.name: p.elements for p in (*outer, *head, *layers)}
+    vision = vision_parameters(config, implementation, numbered=False)
+    return {p.name: p.elements for p in (*outer, *head, *layers, *vision)}
 
 
 def gathered_bytes(parameters: Sequence[ParameterTensor], implementation: Implementation, dtype: str = "") -> float:

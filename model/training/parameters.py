@@ -12,7 +12,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.training.matrix import Matrix
-from joulecast.model.transformer import delta_net, modules_layer, modules_shared, state_space
+from joulecast.model.transformer import delta_net, modules_layer, modules_shared, state_space, vision_tower
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 from joulecast.model.transformer.log_probabilities import head_outputs
@@ -243,7 +243,7 @@ def parameters_of_stage(
     """
     tied = implementation.tied(config)
     stack = [kind for kind, count in config.sorted_kinds(others, layers) for _ in range(count)]
-    tensors = _embedding(config, implementation) if first else []
+    tensors = [*_embedding(config, implementation), *vision_parameters(config, implementation)] if first else []
     for index, kind in enumerate(stack):
         tensors += _numbered(kind, implementation, index)
     if last:
@@ -266,6 +266,45 @@ def _embedding(config: ModelConfig, implementation: Implementation) -> list[Para
     if config.embedding_norm:
         tensors += _norm("embedding_norm", config)
     return tensors
+
+
+def tower_layer_parameters(config: ModelConfig, run: Implementation) -> tuple[ParameterTensor, ...]:
+    """Parameters of one layer of a vision tower."""
+    vision, images = vision_tower.seen(config, run)
+    layer = layer_parameters(vision.tower, vision_tower.tower_run(run))
+    return tuple(replace(p, frozen=not images.trains_tower) for p in layer)
+
+
+def outside_layers(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...]:
+    """Those that are of no layer of a vision tower."""
+    return tuple(p for p in parameters if not (p.name.startswith("tower.") and p.name.split(".")[1].isdigit()))
+
+
+def vision_parameters(
+    config: ModelConfig, run: Implementation, *, numbered: bool = True
+) -> tuple[ParameterTensor, ...]:
+    """Parameters of a vision tower and its projectors, where images are seen.
+
+    ``numbered``: of all its layers, else of one, with the names that :attr:`Launch.completes` has. Layers that nothing
+    reads have no gradients.
+    """
+    if run.images is None:
+        return ()
+    vision, images = vision_tower.seen(config, run)
+    layer, read = tower_layer_parameters(config, run), vision.tower.layers - vision.unread
+    tensors = [
+        replace(p, name=f"tower.{index}.{p.name}", frozen=p.frozen or index >= read)
+        for index in range(vision.tower.layers)
+        for p in layer
+    ]
+    if not numbered:
+        tensors = [replace(p, name=f"tower.{p.name}") for p in layer]
+    for sizes, trains in (
+        (vision.end_sizes, images.trains_tower),
+        (vision_tower.projector_sizes(vision), images.trains_projector),
+    ):
+        tensors += (ParameterTensor(f"tower.{name}", size, frozen=not trains) for name, size in sizes.items())
+    return tuple(tensors)
 
 
 def _head(config: ModelConfig, implementation: Implementation, *, matrix: bool) -> list[ParameterTensor]:

@@ -60,7 +60,7 @@ def layer_backward(
     again = eager.recomputed_forward(s)
     finds = accumulate and implementation.added_share > 0.0
     launches = (*again, *eager.backward(s, accumulate=finds, leaf_input=leaf_input))
-    return with_tiles(_added(launches, implementation), implementation.tiles)
+    return with_tiles(with_added_share(launches, implementation), implementation.tiles)
 
 
 def _filled(launches: tuple[Launch, ...], implementation: Implementation) -> tuple[Launch, ...]:
@@ -68,7 +68,7 @@ def _filled(launches: tuple[Launch, ...], implementation: Implementation) -> tup
     return tuple(with_fills(launches)) if implementation.deterministic else launches
 
 
-def _added(launches: tuple[Launch, ...], implementation: Implementation) -> tuple[Launch, ...]:
+def with_added_share(launches: tuple[Launch, ...], implementation: Implementation) -> tuple[Launch, ...]:
     """An average backward of an iteration: additions to earlier gradients count by the share that finds any."""
     share = implementation.added_share
     if share in (0.0, 1.0):
@@ -104,7 +104,7 @@ def embedding_backward(
         return ()
     s = shard(config, implementation, batch, sequence)
     finds = accumulate and implementation.added_share > 0.0
-    return _added(head.embedding_backward(s, accumulate=finds, head_here=head_here), implementation)
+    return with_added_share(head.embedding_backward(s, accumulate=finds, head_here=head_here), implementation)
 
 
 @lru_cache(maxsize=512)
@@ -129,7 +129,7 @@ def head_backward(
     launches = head.head_backward(s, accumulate=finds, embedding_here=embedding_here)
     if implementation.lora is not None:
         launches = frozen.without_weight_gradients(launches)
-    return _added(launches, implementation)
+    return with_added_share(launches, implementation)
 
 
 @lru_cache(maxsize=64)

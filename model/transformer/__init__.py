@@ -28,6 +28,7 @@ What several of them call:
   tokens.
 - Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``
   for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer bits until the backward.
+- Images: ``vision_tower``, what stands around layers over their patches.
 - The ends of the stack: ``head`` with the embedding, ``loss``, ``log_probabilities`` for losses on pairs of sequences
   and of logits in tiles, ``divergence`` from a teacher's, ``value_head`` of a reward model, ``softcap`` of logits, and
   ``multi_token`` prediction.

@@ -27,7 +27,7 @@ def attention(s: Shard, direction: str) -> Attention:
         name=f"attention.{direction}",
         each_score=each_score,
         window=window,
-        causal=each_score != "mask",
+        causal=s.config.causal and each_score != "mask",
         deterministic=int(s.implementation.deterministic and direction == "backward"),
         value_dim=0 if s.config.latent is None else s.config.latent.value_dim,
         documents=None if masks_documents(s) else s.implementation.documents,

@@ -29,12 +29,13 @@ from joulecast.model.transformer import (
 
 
 def masked(s: Shard) -> bool:
-    """Whether attention takes a mask: for its window, for documents in a sequence, and in Falcon's code always."""
+    """Whether attention takes a mask: for its window, for documents or images in a sequence, in Falcon always."""
     run = s.implementation
-    if run.modules != "transformers" or transformers_attention.applies(s):
+    if run.modules != "transformers" or transformers_attention.applies(s) or not s.config.causal:
         return False
+    blocks = run.images is not None and s.config.vision is not None and s.config.vision.blocks
     local = 0 < s.config.window <= s.sequence and run.attention_backend not in attention_kernel.TAKES_WINDOWS
-    return local or attention_kernel.masks_documents(s) or s.config.own_code == "falcon"
+    return local or blocks or attention_kernel.masks_documents(s) or s.config.own_code == "falcon"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:

@@ -58,8 +58,14 @@ BLOOM_BACKWARD = (
     *(("half", 1), ("tanh.square", 2), ("tanh.grad", 1), ("slope", 1), ("slope.square", 2), ("slope.sum", 1)),
     *(("half.slope", 2), ("half.grad", 2), ("two", 1), ("two.half", 1), ("sum", 2), ("input.grad", 2)),
 )
-#: The same under ``torch.autocast``, which takes the power in fp32: operation, tensors read and written in fp32 (half
-#: of one is a narrow one), and whether a thread takes values one by one, as it does where types differ.
+#: The same of CLIP's: x times the sigmoid of 1.702x.
+QUICK = (("scaled", 1), ("sigmoid", 1), ("product", 2))
+QUICK_BACKWARD = (
+    *(("product.grad_input", 2), ("product.grad_sigmoid", 2), ("sigmoid.grad", 2)),
+    *(("scaled.grad", 1), ("input.grad", 2)),
+)
+#: ``gelu_new`` under ``torch.autocast``, which takes the power in fp32: operation, tensors read and written in fp32
+#: (half of one is a narrow one), and whether a thread takes values one by one, as it does where types differ.
 MIXED_FORMULA = (
     ("half", 0.5, 0.5, False),
     ("widen", 0.5, 1.0, True),
@@ -113,6 +119,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         return liger_kernels.gate_forward(s, joint=True)
     if _bloom(s):
         return _formula(s, BLOOM)
+    if quick(s):
+        return _formula(s, QUICK)
     if formula(s) and s.implementation.autocast:
         return _mixed(s, MIXED_FORMULA)
     return _formula(s, FORMULA) if formula(s) else eager.activation_forward(s)
@@ -124,9 +132,16 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         return liger_kernels.gate_backward(s, joint=True)
     if _bloom(s):
         return _formula(s, BLOOM_BACKWARD)
+    if quick(s):
+        return _formula(s, QUICK_BACKWARD)
     if formula(s) and s.implementation.autocast:
         return _mixed(s, MIXED_FORMULA_BACKWARD)
     return _formula(s, FORMULA_BACKWARD) if formula(s) else eager.activation_backward(s)
+
+
+def quick(s: Shard) -> bool:
+    """Whether the activation is CLIP's, of three operations."""
+    return s.config.activation == "quick_gelu"
 
 
 def _bloom(s: Shard) -> bool:

@@ -180,7 +180,7 @@ def _projections_forward(s: Shard) -> tuple[Launch, ...]:
 
 def projections(s: Shard) -> tuple[tuple[str, int], ...]:
     """Products in front of attention, and their widths."""
-    if _joint(s):
+    if _joint(s) or (s.config.joint_attention and s.implementation.modules == "transformers"):
         return (("qkv", s.qkv_width),)
     keys = s.kv_heads * s.config.head_dim
     queries = s.heads * s.config.head_dim * (1 + s.config.gated_attention)

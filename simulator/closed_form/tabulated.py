@@ -23,7 +23,7 @@ from joulecast.simulator.closed_form.clocks import interpolated
 from joulecast.simulator.closed_form.keys import Place, at_place, rank_of, stage_key, stage_plan, tail_key, tail_plan
 from joulecast.simulator.fluid.part_limits import limited, mean_clock_mhz, wait_columns
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
-from joulecast.simulator.instructions.host import host_s
+from joulecast.simulator.instructions.host import host_s, of_towers
 from joulecast.simulator.instructions.overlap_steady import WALKED
 from joulecast.simulator.instructions.program import instruction_launches, paired, tail_of
 from joulecast.simulator.instructions.replicas import reduces_among_launches
@@ -31,6 +31,7 @@ from joulecast.simulator.instructions.tables import (
     beside_each_other,
     instruction_table,
     is_communication,
+    kernel_counts,
     kernels_of,
 )
 from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
@@ -60,11 +61,15 @@ _CLOCK_STRIDE = 4
 
 
 class _Part(NamedTuple):
-    """What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for it [s]."""
+    """What a part launches, whether pipeline transfers wait on the SMs meanwhile, and the host's time for it [s].
+
+    ``tower_host_s`` is what of that is a vision tower's.
+    """
 
     launches: tuple[Launch, ...]
     beside_transfers: bool
     host_s: float
+    tower_host_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +77,7 @@ class Tabulated:
     """Every part at every clock of the grid, shape ``(parts, clocks)`` [s], [J].
 
     ``exposed_s`` is communication without compute beside it, ``host_s`` what the host needs to launch a part;
+    ``tower_s`` and ``tower_host_s`` are a vision tower's kernels among it, and the host's time for these;
     ``clock_mhz`` is the mean clock of a part's kernels, below the grid's where parts of the GPU are limited.
     """
 
@@ -79,6 +85,8 @@ class Tabulated:
     exposed_s: Array
     energy_j: Array
     host_s: Array
+    tower_s: Array
+    tower_host_s: Array
     clock_mhz: Array
 
     @cached_property
@@ -167,7 +175,8 @@ class Parts:
         return self._row(plan, paired(plan, *both), beside_transfers=False)
 
     def _row(self, plan: Plan, launches: tuple[Launch, ...], beside_transfers: bool) -> int:
-        part = _Part(launches, beside_transfers, float(host_s(plan, self.gpu, [launches])[0]))
+        own = host_s(plan, self.gpu, [launches, *of_towers([launches])])
+        part = _Part(launches, beside_transfers, *own.tolist())
         return self._rows.setdefault(part, len(self._rows))
 
     def tabulate(self, limit_w: float) -> Tabulated:
@@ -198,9 +207,11 @@ class Parts:
             duration[own], exposed[own], _ = beside_each_other(
                 [types[i] for i in own], serial[own], communication[own], kernels, gpu, beside_transfers
             )
+        towers = Sums([tuple((index[x.operator], float(x.repeat)) for x in launches) for launches in of_towers(types)])
         energy = sums.of(times.energy_j.T) + (duration - serial) * self.idle_w
         grid = np.broadcast_to(self.clocks_mhz, serial.shape)
-        return Tabulated(duration, exposed, energy, _host_s(parts, serial.shape), grid)
+        hosts = _host_s(parts, serial.shape)
+        return Tabulated(duration, exposed, energy, hosts[0], towers.of(times.time_s.T), hosts[1], grid)
 
     def _limited(self, part: _Part, peak_w: float) -> Tabulated:
         """A part whose kernels' powers add up, at the limits of the GPU's parts."""
@@ -215,16 +226,19 @@ class Parts:
             return np.where(free, values, interpolated(values, self.clocks_mhz, ceiling)[:, None])
 
         exposed = held(table.exposed_s)
-        host = _host_s([part], clock.shape)
-        return Tabulated(held(table.duration_s), exposed, held(table.energy_j), host, held(clock))
+        hosts, towers = _host_s([part], clock.shape), kernel_counts(of_towers(types), kernels) @ kernels.times.time_s.T
+        energy, spent = held(table.energy_j), held(clock)
+        return Tabulated(held(table.duration_s), exposed, energy, hosts[0], held(towers), hosts[1], spent)
 
 
 def _stacked(tables: Sequence[Tabulated]) -> Tabulated:
     return Tabulated(*(np.vstack([getattr(table, f.name) for table in tables]) for f in fields(Tabulated)))
 
 
-def _host_s(parts: Sequence[_Part], shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(np.array([[part.host_s] for part in parts]), shape)
+def _host_s(parts: Sequence[_Part], shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Time of the host for parts, and for their towers' kernels."""
+    whole, towers = (np.array([[getattr(part, name)] for part in parts]) for name in ("host_s", "tower_host_s"))
+    return np.broadcast_to(whole, shape), np.broadcast_to(towers, shape)
 
 
 class Stages:

@@ -21,7 +21,7 @@ from joulecast.simulator.closed_form.shape import in_phases
 from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.fluid.prepared import lag_at_lock, lag_of
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
-from joulecast.simulator.instructions.host import host_gaps
+from joulecast.simulator.instructions.host import gaps_with_tower
 from joulecast.simulator.instructions.tables import at_pace
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, FORWARD_BACKWARD, OPTIMIZER
@@ -148,7 +148,10 @@ def _sum_recipes(into: Amounts, rows: Int, recipes: Sequence[Recipe], table: Tab
     if parts.component_limits_w:
         spent = sums.of(table.clock_mhz * table.duration_s)
         into.clock_mhz[rows] = np.divide(spent, time, out=np.zeros_like(time), where=time > 0)
-    gaps = host_gaps(time, sums.of(table.host_s)) if table.is_launched else np.zeros_like(time)
+    gaps = np.zeros_like(time)
+    if table.is_launched:
+        tower, of_tower = sums.of(table.tower_s), sums.of(table.tower_host_s)
+        gaps = gaps_with_tower(time, sums.of(table.host_s), tower, of_tower)
     into.time_s[rows], into.exposed_s[rows], into.energy_j[rows] = time + gaps, exposed, energy + gaps * parts.idle_w
 
 

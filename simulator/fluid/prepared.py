@@ -24,7 +24,7 @@ from joulecast.simulator.instructions.clock_columns import (
     locked_index,
     mean_power_w,
 )
-from joulecast.simulator.instructions.host import host_s
+from joulecast.simulator.instructions.host import host_s, of_towers
 from joulecast.simulator.instructions.overlapped_buckets import with_overlapped_buckets
 from joulecast.simulator.instructions.program import PlanProgram, plan_program
 from joulecast.simulator.instructions.tables import (
@@ -160,7 +160,8 @@ def _tables(
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
     for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
         beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
-        table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host)
+        of_tower = host_s(program.plan, gpu, of_towers(run.types)) if program.plan.workload.images else None
+        table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host, of_tower)
         table = with_overlapped_buckets(table, run.order, run.overlapped, own, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
         if limits:

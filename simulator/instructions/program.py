@@ -22,6 +22,7 @@ from joulecast.model.training.nanobatches import in_turns, layers_backward, laye
 from joulecast.model.training.parameters import ParameterTensor
 from joulecast.model.training.pipeline_stage import split_backward, stage_transfer, step_epilogue
 from joulecast.model.training.sharded_units import sharded_backward, sharded_forward
+from joulecast.model.training.vision_stack import TowerPass, images_backward, images_forward
 from joulecast.simulator.instructions.overlap import is_overlapped
 from joulecast.simulator.instructions.overlapped_buckets import OverlappedBuckets
 from joulecast.simulator.instructions.replicas import (
@@ -210,15 +211,17 @@ def _generation(plan: Plan, impl: Implementation) -> tuple[Launch, ...]:
 def _forward_of_one(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
     layers, batch = plan.parallelism.stage_layers, _micro_batch(plan, impl)
     before = step.embedding_forward(*batch) if stage == 0 else ()
+    seen = images_forward(*batch) if stage == 0 else TowerPass()
     after = _ends_forward(plan, impl) if stage == len(layers) - 1 else ()
     sharding = sharding_of(plan)
     if sharding is None:
+        before += seen.launches
         for model, count in plan.stage_models(stage):
             before += layers_forward(*batch._replace(config=model), count, nanobatches_of(plan))
         return (*before, *after)
     models = plan.stage_models(stage)
     kinds = [(step.layer_forward(*batch._replace(config=model)), model, count) for model, count in models]
-    units = sharded_stage(plan, impl, stage, before, kinds, after)
+    units = sharded_stage(plan, impl, stage, before, kinds, after, seen)
     return sharded_forward(*units, sharding, impl)
 
 
@@ -229,6 +232,7 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
     kept = sharding is None
     before = _ends_backward(plan, impl, kept) if stage == len(layers) - 1 else ()
     after = step.embedding_backward(*batch, accumulate=kept, head_here=one_stage) if stage == 0 else ()
+    seen = images_backward(*batch, accumulate=kept) if stage == 0 else TowerPass()
     models = [
         (batch._replace(config=model, implementation=options), count)
         for model, options, count in reversed(_recomputed(plan, impl, stage))
@@ -236,9 +240,9 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
     if sharding is None:
         for one, count in models:
             before += layers_backward(*one, count, nanobatches_of(plan))
-        return (*before, *after)
+        return (*before, *after, *seen.launches)
     kinds = [(step.layer_backward(*one, accumulate=False), one.config, count) for one, count in models]
-    units = sharded_stage(plan, impl, stage, before, kinds, after)
+    units = sharded_stage(plan, impl, stage, before, kinds, after, seen, forward=False)
     return sharded_backward(*units, sharding, impl)
 
 

@@ -13,8 +13,16 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
 from joulecast.model.memory.states import StateShards
 from joulecast.model.training import data_parallel
 from joulecast.model.training.optimizer import optimizer_step
-from joulecast.model.training.parameters import ParameterTensor, layer_parameters, parameters_of_stage, trained
+from joulecast.model.training.parameters import (
+    ParameterTensor,
+    layer_parameters,
+    outside_layers,
+    parameters_of_stage,
+    tower_layer_parameters,
+    trained,
+)
 from joulecast.model.training.sharded_units import Sharding, Unit, once_a_step
+from joulecast.model.training.vision_stack import TowerPass
 from joulecast.model.transformer.narrow_kernels import quantised_weights
 from joulecast.simulator.instructions.overlapped_buckets import OverlappedBuckets
 from joulecast.simulator.plan_file.placement import (
@@ -156,17 +164,29 @@ def sharded_stage(
     before: tuple[Launch, ...],
     layers: Sequence[tuple[tuple[Launch, ...], ModelConfig, int]],
     after: tuple[Launch, ...],
+    seen: TowerPass | None = None,
+    *,
+    forward: bool = True,
 ) -> tuple[list[Unit], Unit]:
     """One pass through a virtual stage as units, and the parameters outside its layers.
 
-    ``layers``: launches, model and number of each kind of layer, in the order of the pass.
+    ``layers``: launches, model and number of each kind of layer, in the order of the pass. ``seen``: a vision tower's,
+    which runs behind what is before a ``forward``'s layers, and behind what is after a backward's.
     """
-    units = [Unit(before)]
+    tower = [] if seen is None or impl.images is None else _tower_units(plan, impl, seen)
+    units = [Unit(before), *(tower if forward else ())]
     for launches, model, count in layers:
         units += [_unit(plan, impl, launches, layer_parameters(model, impl))] * count
     last = len(plan.parallelism.stage_layers) - 1
     outside = parameters_of_stage(plan.workload.model, impl, 0, first=stage == 0, last=stage == last)
-    return [*units, Unit(after)], _unit(plan, impl, (), outside)
+    return [*units, Unit(after), *(() if forward else tower)], _unit(plan, impl, (), outside_layers(outside))
+
+
+def _tower_units(plan: Plan, impl: Implementation, seen: TowerPass) -> list[Unit]:
+    """A vision tower's layers as units, between what has no parameters but the root's."""
+    parameters = tower_layer_parameters(plan.workload.model, impl)
+    layers = [unit for one, count in seen.layers for unit in [_unit(plan, impl, one, parameters)] * count]
+    return [Unit(seen.before), *layers, Unit(seen.after)]
 
 
 def step_end(plan: Plan, impl: Implementation, rank: int, *, gathers: bool) -> tuple[Launch, ...]:

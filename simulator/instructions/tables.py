@@ -24,7 +24,7 @@ from joulecast.model.power.kernel_power import (
     wait_power_w,
 )
 from joulecast.model.power.limits import hold_at_peak
-from joulecast.simulator.instructions.host import host_gaps
+from joulecast.simulator.instructions.host import gaps_with_tower, host_gaps, of_towers
 from joulecast.simulator.instructions.overlap import drag_beside, follow, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stacks
 
@@ -156,6 +156,7 @@ def instruction_table(
     beside_transfers: bool = False,
     taken_s: dict[tuple[Launch, ...], Array] | None = None,
     host_s: Array | None = None,
+    tower_host_s: Array | None = None,
 ) -> InstructionTable:
     """Durations and energies of one rank's types of instructions.
 
@@ -180,6 +181,8 @@ def instruction_table(
     host_s
         Time of the host for each type's launches, shape ``(types,)``: no instruction is shorter, and one that is not
         much longer waits where its kernels are short [s].
+    tower_host_s
+        What of that is a vision tower's; ``None``: nothing [s].
     """
     counts, times = kernel_counts(types, kernels), kernels.times
     serial = counts @ times.time_s.T
@@ -200,10 +203,19 @@ def instruction_table(
         idle_for(waiting)
         parts[..., SM] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
     if host_s is not None and host_s.any():
-        gaps = host_gaps(duration, host_s[:, None])
+        gaps = _host_gaps(types, kernels, duration, host_s, tower_host_s)
         duration = duration + gaps
         idle_for(gaps)
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed, waiting], -1), counts)
+
+
+def _host_gaps(
+    types: Sequence[Sequence[Launch]], kernels: Kernels, duration_s: Array, host_s: Array, tower_host_s: Array | None
+) -> Array:
+    if tower_host_s is None or not tower_host_s.any():
+        return host_gaps(duration_s, host_s[:, None])
+    tower_s = kernel_counts(of_towers(types), kernels) @ kernels.times.time_s.T
+    return gaps_with_tower(duration_s, host_s[:, None], tower_s, tower_host_s[:, None])
 
 
 def kernel_counts(types: Sequence[Sequence[Launch]], kernels: Kernels) -> Array:

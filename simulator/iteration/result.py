@@ -142,7 +142,7 @@ class Iteration:
     @property
     def model_flops_per_s(self) -> float:
         """Floating-point operations of the model, not of the plan, that a GPU gets done in a second."""
-        from joulecast.model.architecture.model_flops import training_flops
+        from joulecast.model.architecture.model_flops import image_flops, training_flops
         from joulecast.simulator.plan_file.lora import adapter_weights
 
         w = self.plan.workload
@@ -158,6 +158,8 @@ class Iteration:
         )
         if w.teacher is not None:
             flops += training_flops(w.teacher, w.sequence_length, self.tokens, scored=w.scored_share) / 3.0
+        if w.images is not None and w.model.vision is not None:
+            flops += image_flops(w.model.vision, w.images, self.tokens / w.sequence_length)
         return flops / self.time_s / self.gpus
 
     @property

@@ -16,7 +16,7 @@ MODEL, VOCABULARY = "workload.model", "workload.model.vocab_size"
 _IMMATERIAL = (
     *("name", "gelu_formula", "joint_projections", "norm_formula", "own_code", "sliced_projections", "half_rotary"),
     *("wide_rotary", "paired_rotary", "joint_up", "rotary_fraction", "rope_theta", "rope_type", "max_positions"),
-    *("text_part", "nextn_layers", "vocab", "layers"),
+    *("text_part", "vision", "nextn_layers", "vocab", "layers"),
 )
 
 

@@ -16,6 +16,7 @@ from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import misspelt
 from joulecast.simulator.job_files.hub_names import put_named_model
+from joulecast.simulator.job_files.images import read_images
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.preferences import objective_of, put_pairs, tell_pairs
 from joulecast.simulator.job_files.settings_file import SettingsFile
@@ -133,6 +134,7 @@ def trainer_draft(
     mixed = _precision(arguments, accelerate, draft)
     _length(arguments, draft, dialect)
     adapted = read_adapters(arguments, draft)
+    read_images(arguments, draft, asked, adapted=adapted)
     read_kernels(arguments, accelerate, draft, architecture)
     read_sharding(arguments, accelerate, draft, mixed=mixed)
     if objective is not None:

@@ -25,6 +25,8 @@ LLAMA_FACTORY = Dialect(
         "dtype": "float32",
         "lora_target": "all",
         "double_quantization": True,
+        "freeze_vision_tower": True,
+        "freeze_multi_modal_projector": True,
     },
     loads_frozen_narrow=True,
 )
@@ -55,6 +57,10 @@ SWIFT = Dialect(
         "quantization_bit": "quant_bits",
         "quantization_method": "quant_method",
         "bf16": "torch_dtype",
+        "freeze_vision_tower": "freeze_vit",
+        "freeze_multi_modal_projector": "freeze_aligner",
+        "freeze_language_model": "freeze_llm",
+        "image_max_pixels": "max_pixels",
     },
     defaults={
         "per_device_train_batch_size": 1,
@@ -65,6 +71,8 @@ SWIFT = Dialect(
         "target_modules": "all-linear",
         "torch_dtype": "bfloat16",
         "bnb_4bit_use_double_quant": True,
+        "freeze_vit": True,
+        "freeze_aligner": True,
     },
     pure=True,
     loads_frozen_narrow=True,

@@ -20,7 +20,7 @@ PASSED_OVER = re.compile(
     |learning_rate|lr(_\w+)?|warmup_\w+|cosine_\w+|weight_decay|adam_\w+|label_smoothing_factor|neftune_\w+|embedding_lr\w*
     |per_(device|gpu)_eval_\w+|data_?(set|sets|files|path|dir|seed|loader)?(_\w+)?|\w*dataset\w*|train_(file|data|split|on_\w+)
     |preprocessing_\w+|overwrite_cache|max_(train|eval)?_?samples|shuffle\w*|streaming|buffer_size|template|chat_template\w*
-    |conversation|special_tokens|tokens|eos_token|pad_token|tokenizer_\w+|model_type|processor_type|is_\w+_derived_model
+    |(image|video)_(folder|min_pixels|maxlen|fps)|conversation|special_tokens|tokens|eos_token|pad_token|tokenizer_\w+|model_type|processor_type|is_\w+_derived_model
     |trust_remote_code|model_revision|token|include_\w+|remove_unused_columns|label_names|local_rank|ddp_\w+|torchdistx_path
     |tf32|low_cpu_mem_usage|low_cpu_fsdp|completion_only_loss|assistant_only_loss|default_system_message|use_cache
     |average_tokens_\w+|gradient_checkpointing_kwargs|bf16_full_eval|fp16_full_eval|skip_\w+|accelerator_config|full_determinism
@@ -54,7 +54,7 @@ WARNED: Mapping[str, str] = by_name(
         "torch_empty_cache_steps": "freeing and allocating memory is not forecast",
         "chunked_cross_entropy": "the loss is forecast of all tokens at once, whose logits take more memory",
         "tiled_mlp": "the MLP is forecast of all tokens at once",
-        "image_max_pixels video_max_pixels image_folder": "images and videos are not forecast",
+        "video_max_pixels": "videos are not forecast",
         "use_unsloth": "layers are forecast in transformers' own kernels",
     }
 )

@@ -5,8 +5,8 @@
   readable errors by line, ``tables`` fills in defaults, ``names`` finds what names stand for, ``schedule_names`` those
   of schedules.
 - What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``deterministic``,
-  ``documents``, ``experts``, ``layers``, ``liger``, ``loss_and_optimizer``, ``lora``, ``modules``, ``muon``,
-  ``narrow``, ``optimizer``, ``pairs``, ``prediction``, ``recomputation``, ``replicas``, ``rollout``, ``stored``,
+  ``documents``, ``experts``, ``images``, ``layers``, ``liger``, ``loss_and_optimizer``, ``lora``, ``modules``,
+  ``muon``, ``narrow``, ``optimizer``, ``pairs``, ``prediction``, ``recomputation``, ``replicas``, ``rollout``, ``stored``,
   ``tiles`` and ``training_loop``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - ``assumptions``: what a forecast takes for granted of all of them, ``layer_assumptions`` of layers.

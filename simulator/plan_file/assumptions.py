@@ -8,6 +8,7 @@ from joulecast.simulator.plan_file.attention import attention_assumptions
 from joulecast.simulator.plan_file.deterministic import deterministic_assumptions
 from joulecast.simulator.plan_file.documents import document_assumptions
 from joulecast.simulator.plan_file.experts import expert_assumptions
+from joulecast.simulator.plan_file.images import image_assumptions
 from joulecast.simulator.plan_file.layer_assumptions import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
 from joulecast.simulator.plan_file.muon import muon_assumptions
@@ -31,6 +32,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *document_assumptions(plan),
         *deterministic_assumptions(plan),
         *layer_assumptions(plan),
+        *image_assumptions(plan),
         *narrow_assumptions(plan),
         *lora_assumptions(plan),
         *optimizer_assumptions(plan),

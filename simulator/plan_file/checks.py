@@ -13,6 +13,7 @@ from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.deterministic import check_deterministic
 from joulecast.simulator.plan_file.documents import check_documents
 from joulecast.simulator.plan_file.experts import check_experts
+from joulecast.simulator.plan_file.images import check_images
 from joulecast.simulator.plan_file.layers import check_layers
 from joulecast.simulator.plan_file.liger import check_liger
 from joulecast.simulator.plan_file.lora import check_lora
@@ -55,6 +56,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     check_experts(plan, source)
     check_stored(plan, source)
     check_lora(plan, source)
+    check_images(plan, source)
     check_pairs(plan, source)
     _batch(plan, source)
     check_rollout(plan, source)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from joulecast.model.architecture.vision import Images
 from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.muon import Muon
 from joulecast.model.framework.narrow import Narrow
@@ -60,6 +61,8 @@ class Workload:
         What the plan says of documents in packed sequences, a file by its name.
     packed
         These documents in sequences, ``None`` where attention sees all of a sequence.
+    images
+        Images of a sequence, ``None`` where there is text alone; the model then has no part that sees them.
     objective, reference, completion_tokens
         The loss, what it compares with (``None``: no reference model), and how many tokens of each sequence it scores
         (``None``: all).
@@ -88,6 +91,7 @@ class Workload:
     document_tokens: int | str | tuple[int, ...] | None = None
     document_packing: Packing | None = None
     packed: Packed | None = None
+    images: Images | None = None
     objective: str = NEXT_TOKEN
     reference: str | None = None
     completion_tokens: int | None = None

@@ -10,7 +10,13 @@ from joulecast.simulator.plan_file.schema_implementation import ImplementationTa
 from joulecast.simulator.plan_file.schema_parallelism import OverlapTable, ParallelismTable, ScheduleTable
 from joulecast.simulator.plan_file.schema_surroundings import ClusterTable, NetworkTable, PowerTable, SiteTable
 from joulecast.simulator.plan_file.schema_table import Table
-from joulecast.simulator.plan_file.schema_workload import InlineModel, LoraTable, RolloutTable, WorkloadTable
+from joulecast.simulator.plan_file.schema_workload import (
+    ImagesTable,
+    InlineModel,
+    LoraTable,
+    RolloutTable,
+    WorkloadTable,
+)
 
 
 class PlanFile(Table):
@@ -40,4 +46,5 @@ TABLES: dict[str, type[Table]] = {
     "workload.model": InlineModel,
     "workload.lora": LoraTable,
     "workload.rollout": RolloutTable,
+    "workload.images": ImagesTable,
 }

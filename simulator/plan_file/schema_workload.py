@@ -12,6 +12,8 @@ from joulecast.simulator.plan_file.schema_table import Table
 
 #: Largest rank of an adapter: far above any.
 MOST_RANK = 65536
+#: Largest side of an image.
+MOST_PIXELS = 65536
 
 
 class InlineModel(Table):
@@ -131,6 +133,25 @@ class RolloutTable(Table):
     )
 
 
+class ImagesTable(Table):
+    """``[workload.images]``: images in every sequence, which the model's vision tower sees."""
+
+    per_sequence: int = Field(1, gt=0, description="Images of a sequence; their tokens are part of sequence_length.")
+    height: int | None = Field(
+        None,
+        gt=0,
+        le=MOST_PIXELS,
+        description="Pixels from top to bottom, rounded to what becomes a token; default: the tower's own, else 768.",
+    )
+    width: int | None = Field(None, gt=0, le=MOST_PIXELS, description="Pixels from left to right, likewise.")
+    freeze_vision_tower: bool | None = Field(
+        None, description="The layers over patches are not trained; default: false, beside adapters true."
+    )
+    freeze_multi_modal_projector: bool | None = Field(
+        None, description="What takes their results to the text model is not trained; default: the same."
+    )
+
+
 class WorkloadTable(Table):
     """``[workload]``: what is trained."""
 
@@ -212,6 +233,9 @@ class WorkloadTable(Table):
     num_layers_at_end_in_bf16: int = Field(0, ge=0, description="The same of last layers.")
     lora: LoraTable | None = Field(
         None, description="Adapters that are trained in place of the model; default: all of it is trained."
+    )
+    images: ImagesTable | None = Field(
+        None, description="Images that sequences have; default: none, and of a model that sees them its text part runs."
     )
     training_tokens: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Tokens of the whole run; default: not asked."

@@ -11,6 +11,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.simulator.plan_file import names, precisions, stages
 from joulecast.simulator.plan_file.documents import read_documents
 from joulecast.simulator.plan_file.experts import read_load
+from joulecast.simulator.plan_file.images import read_images
 from joulecast.simulator.plan_file.layers import windows_matter
 from joulecast.simulator.plan_file.liger import swapped_kernels
 from joulecast.simulator.plan_file.lora import read_lora
@@ -52,6 +53,9 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
     wide = wide_layers(parsed, model.layers, source)
     modules = prediction_modules(parsed, source)
     model = replace(model, mtp_layers=modules, mtp_repeated=table.mtp_use_repeated_layer, wide_pattern=wide)
+    images = read_images(parsed, model, source)
+    sees = images is not None
+    model = replace(model, vision=model.vision if sees else None, text_part=model.text_part and not sees)
     return Workload(
         model=model,
         model_name=table.model if isinstance(table.model, str) else "inline",
@@ -67,6 +71,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
         mtp_num_layers=model.mtp_layers,
         mtp_use_repeated_layer=model.mtp_repeated,
         lora=read_lora(parsed, model, source),
+        images=images,
         **read_objective(parsed, source),
         **read_documents(table, source),
     )

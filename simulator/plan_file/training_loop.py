@@ -52,7 +52,7 @@ def widens_outputs(plan: Plan) -> bool:
 def loop_wait_s(plan: Plan) -> float:
     """Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s]."""
     if is_trainer(plan):
-        return WAITED * plan.workload.model.layers * _launch_s(plan)
+        return WAITED * plan.workload.model.layers * said_launch_s(plan)
     return forward_wait_s(plan)
 
 
@@ -61,14 +61,15 @@ def forward_wait_s(plan: Plan) -> float:
     run = plan.implementation
     asked = ASKED + ASKED_BY_LIGER * _fused(plan)
     asks = run.framework == "pytorch-eager" and run.modules == "transformers" and not run.compile
-    return asked * _launch_s(plan) if asks else 0.0
+    return asked * said_launch_s(plan) if asks else 0.0
 
 
 def _fused(plan: Plan) -> bool:
     return "fused_linear_cross_entropy" in plan.implementation.liger_kernel
 
 
-def _launch_s(plan: Plan) -> float:
+def said_launch_s(plan: Plan) -> float:
+    """Time of the host for a launch where the GPU waits for it: what the plan says, or the usual [s]."""
     stated = plan.implementation.host_launch_us
     return LAUNCH_S if stated is None else 1e-6 * stated
 

@@ -41,6 +41,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "num_layers_at_start_in_bf16": 2,
         "num_layers_at_end_in_bf16": 3,
         "lora": {"rank": 64, "target_modules": "all-linear"},
+        "images": {"per_sequence": 2},
         "training_tokens": 2e9,
         "document_tokens": 300,
         "document_packing": "whole",
@@ -261,6 +262,11 @@ BASES["Muon"] = BASES["one GPU"] | {
 BASES["layers computed again by PyTorch"] = BASES["one GPU"] | {"schedule": {"recompute": "full"}}
 BASES["adapters"] = {
     "workload": DENSE | {"lora": {}},
+    "cluster": cluster(1),
+    "implementation": {"modules": "transformers"},
+}
+BASES["images"] = {
+    "workload": DENSE | {"model": "qwen3-vl-8b", "images": {}},
     "cluster": cluster(1),
     "implementation": {"modules": "transformers"},
 }

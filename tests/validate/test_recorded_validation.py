@@ -375,8 +375,23 @@ def test_further_kinds_of_training_on_two_h100s() -> None:
     assert summary["time_error_percent"] <= 4.1 and summary["energy_error_percent"] <= 3.9
     assert summary["time_inside_percent"] >= 92.0 and summary["energy_inside_percent"] == 100.0
     memory = {r["name"]: r["predicted"]["peak_mem_bytes"] / r["measured"]["peak_mem_bytes"] - 1 for r in result["rows"]}
-    assert abs(memory["fsdp_dpo_llama-3.2-3b_S2048_mb1_copy"]) <= 0.002, "what is outside a reference's layers stays whole"
+    assert abs(memory["fsdp_dpo_llama-3.2-3b_S2048_mb1_copy"]) <= 0.002, (
+        "what is outside a reference's layers stays whole"
+    )
     assert abs(memory["fsdp_dpo_llama-3.1-8b_S1024_mb2_full_copy"]) <= 0.015
+
+
+def test_iterations_on_images_on_an_h100() -> None:
+    """12 % off when first looked at; one whose text model waits for its host is 22 % too long, others 4.2."""
+    result = run_suite("plans", ROWS.parent / "h100_sxm" / "train_vision.jsonl").to_dict()
+    summary = result["summary"]["all"]
+    assert summary["rows"] == 8 and not result["skipped"]
+    assert summary["time_error_percent"] <= 4.8 and summary["energy_error_percent"] <= 1.6
+    assert summary["time_inside_percent"] >= 87.0 and summary["energy_inside_percent"] == 100.0
+    assert summary["memory_error_percent"] <= 0.9
+    errors = {row["name"]: abs(row["predicted"]["time_s"] / row["measured"]["time_s"] - 1.0) for row in result["rows"]}
+    waits = errors.pop("gemma-3-4b_S2048_mb1_4x896_frozen")
+    assert max(errors.values()) <= 0.045 and waits <= 0.23
 
 
 def test_tensor_and_pipeline_parallel_iterations_on_two_h100s() -> None:

@@ -69,7 +69,16 @@ def _facts(model: ModelConfig) -> dict[str, Any]:
 
     facts = asdict(model)
     facts = {name: facts[name] for name in COLUMNS if name in facts} | facts
-    experts, latent = facts.pop("experts"), facts.pop("latent")
+    experts, latent, _ = facts.pop("experts"), facts.pop("latent"), facts.pop("vision")
     facts |= {f"experts_{key}": value for key, value in (experts or asdict(Experts(0, 0, 0))).items()}
     facts |= {f"latent_{key}": value for key, value in (latent or asdict(LatentAttention(0, 0, 0, 0, 0))).items()}
-    return {**facts, "parameters": model.parameters, "active_parameters": model.active_parameters}
+    return {**facts, **_seen(model), "parameters": model.parameters, "active_parameters": model.active_parameters}
+
+
+def _seen(model: ModelConfig) -> dict[str, int]:
+    """Sizes of the part that sees images, 0 where a model has none."""
+    of = model.vision
+    sizes = {name: of and getattr(of.tower, name) for name in ("layers", "hidden", "heads", "head_dim", "ffn")}
+    sizes |= {name: of and getattr(of, name) for name in ("patch", "merge", "image_size", "window")}
+    sizes |= {"parameters": of and of.tower_parameters, "projector_parameters": of and of.projector_parameters}
+    return {f"vision_{name}": size or 0 for name, size in sizes.items()}
