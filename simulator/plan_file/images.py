@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.errors import NotYetError
 from joulecast.model.architecture.vision import Images
+from joulecast.simulator.plan_file.parts import NEXT_TOKEN
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
@@ -102,7 +103,7 @@ def check_images(plan: Plan, source: Source) -> None:
         (run.compile, "in compiled modules", "implementation.compile", "Leave it out"),
         (plan.overlap.nanobatches > 1, "in nano-batches", "overlap.nanobatches", "Use 1"),
         (w.packed is not None, "in packed documents", "workload.document_tokens", "Leave it out"),
-        (w.sequences_of_sample > 1, "in pairs of sequences", "workload.objective", "Leave it out"),
+        (w.objective != NEXT_TOKEN, "beside other losses than of next tokens", "workload.objective", "Leave it out"),
         (loops, "in windows of separate kernels", "implementation.attention_backend", 'Use "cudnn" or "flash-attn-2"'),
         (
             trains and plan.schedule.recompute not in ("none", "full"),
