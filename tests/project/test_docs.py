@@ -267,6 +267,16 @@ def test_a_page_has_the_figures(page: Path) -> None:
     assert figures.filled(text, kept) == text, "run `make figures`"
 
 
+def test_the_readme_says_how_many_times_intervals_hold() -> None:
+    kept = json.loads(figures.KEPT.read_text(encoding="utf-8"))
+    (table,) = (table for table in figures.tables() if table["name"] == "readme")
+    found = [kept[figures.command(row)] for row in table["row"]]
+    inside = [one["time_inside_percent"] for one in found]
+    mean = sum(one["rows"] * one["time_inside_percent"] for one in found) / sum(one["rows"] for one in found)
+    said = f"intervals hold {mean:.0f} % of these times, {min(inside)} to {max(inside)} % of each row's"
+    assert said in figures.README.read_text(encoding="utf-8")
+
+
 def test_every_table_of_figures_has_a_page() -> None:
     assert {table["name"] for table in figures.tables()} == set(TABLES.values())
 
