@@ -359,7 +359,7 @@ def test_a_sweep_draws_its_constraints_and_says_where_numbers_come_from(tmp_path
     assert view["series"][-1]["name"].startswith("at most ")
     line = view["data"][-1]
     assert line["x"][0] == line["x"][1] == pytest.approx(float(view["series"][-1]["name"].split()[2]), rel=1e-3)
-    assert "h200-sxm: " in text and "Everything that the plan sets" in text
+    assert "Where the numbers of h200-sxm come from" in text and "Everything that the plan sets" in text
     answer = re.search(r"<h1>(.*?)</h1>", text).group(1)
     assert re.search(r"TP \d, limit \[W\] 700\.$", answer)
 

@@ -49,7 +49,7 @@ def provenance(gpu: GpuDescription) -> Section:
     rows = gpu.rows()
     counts = Counter(row.status for row in rows)
     parts = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    about = f"<p>{gpu.name}: {len(rows)} numbers, of which {parts}.</p>"
+    about = f"<p>{len(rows)} numbers, of which {parts}.</p>"
     notes = [("derived", gpu.derivation)] if gpu.derivation else []
     tables: dict[str, list[str]] = {}
     for name, part in gpu.tables.items():
@@ -67,7 +67,7 @@ def provenance(gpu: GpuDescription) -> Section:
         for row in rows
     ]
     every = folded("Every number, its uncertainty and its source", table(lines, name="these numbers"))
-    return Section("Where the numbers of the GPU come from", about + pairs(notes) + every)
+    return Section(f"Where the numbers of {gpu.name} come from", about + pairs(notes) + every)
 
 
 def plan_section(plan: Plan) -> Section:
