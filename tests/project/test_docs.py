@@ -74,6 +74,14 @@ def test_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
         run([sys.executable, "-m", *(NAMED.get(word, word) for word in shlex.split(line))], tmp_path)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/plan.md"])
+def test_the_plan_that_a_page_shows_is_forecast(page: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        next(text for kind, _, text in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")) if kind == "toml")
+    )
+    assert jc.predict(tmp_path / "plan.toml").gpus == 4
+
+
 def test_the_schedulers_program_reads_a_front(tmp_path: Path) -> None:
     """As its page shows it, with a deadline that some plans keep and one that none does."""
     page = (ROOT / "docs" / "guides" / "scheduler.md").read_text(encoding="utf-8")
