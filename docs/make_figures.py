@@ -23,6 +23,8 @@ PAGES = (README, *sorted((HERE / "figures").glob("*.md")))
 WITH_DEMO = (README, HERE / "start.md")
 QUANTITIES = ("time_error", "energy_error", "power_error", "time_worst", "time_baseline", "energy_baseline")
 INSIDE = ("time_inside", "energy_inside", "power_inside")
+#: A column of the README's table, where others have what intervals hold.
+AT_FIRST = "time, when first looked at"
 
 
 def main(data: str | None) -> None:
@@ -43,7 +45,8 @@ def tables() -> list[dict[str, Any]]:
     """The tables of ``figures.toml``, and the README's, whose rows are some of theirs."""
     found = list(tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))["table"])
     chosen = [{**row, "label": row["readme"]} for table in found for row in table["row"] if "readme" in row]
-    return [*found, {"name": "readme", "head": found[0]["head"], "row": chosen}]
+    head = [AT_FIRST if name.startswith("inside") else name for name in found[0]["head"]]
+    return [*found, {"name": "readme", "head": head, "row": chosen}]
 
 
 def command(row: dict[str, Any]) -> str:
@@ -98,15 +101,16 @@ def markdown(table: dict[str, Any], kept: dict[str, Any]) -> str:
     for row in table["row"]:
         found = kept.get(command(row))
         if found is not None:
-            cells = _cells(found) if "side" not in found else _cells_of_times(found, row)
+            cells = _cells_of_times(found, row) if "side" in found else _cells(found, table["head"], row)
             lines.append("| " + " | ".join([row["label"], f"{found['rows']:,}", *cells]) + " |")
     return "\n".join(lines)
 
 
-def _cells(found: dict[str, Any]) -> list[str]:
+def _cells(found: dict[str, Any], head: list[str], row: dict[str, Any]) -> list[str]:
     *errors, rule_time, rule_energy = (found[f"{name}_percent"] for name in QUANTITIES)
     inside = _together(*(found[f"{name}_percent"] for name in INSIDE))
-    return [*map(_percent, errors), inside, _together(rule_time, rule_energy)]
+    middle = row.get("before", "") if AT_FIRST in head else inside
+    return [*map(_percent, errors), middle, _together(rule_time, rule_energy)]
 
 
 def _together(*values: float | None) -> str:

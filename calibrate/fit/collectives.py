@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 
 #: Smaller messages are bound by the host's launches and do not show the link.
 LEAST_BYTES = 8e6
+#: Relative noise of a row's time and power, twice that of a settled kernel [assumed].
 TIME_NOISE, POWER_NOISE = 0.03, 0.03
 
 

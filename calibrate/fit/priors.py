@@ -105,40 +105,42 @@ _BACKENDS = {
 BANDWIDTH_SPREAD = 0.15
 
 
+#: Parameters of the table ``kernel`` that belong to no backend or pattern.
+_KERNEL = {
+    "kernel.overlap_exponent": Prior(4.0, 1.5, 20.0, 0.4),
+    "kernel.gemm.eta": Prior(0.92, 0.5, 1.2, 0.1),
+    "kernel.gemm.tile_penalty": Prior(0.007, 0.0, 0.5, 0.5, "", _PRODUCTS),
+    "kernel.gemm.load_bytes_per_sm_cycle": Prior(76.0, 30.0, 128.0, 0.05, "B/cycle", _PRODUCTS),
+    "kernel.gemm.tile_overhead_cycles": Prior(3300.0, 0.0, 2e4, 0.05, "cycle", _PRODUCTS),
+    "kernel.gemm.fixed_s": Prior(2.5e-6, 0.0, 5e-6, 0.05, "s", _PRODUCTS),
+    "kernel.gemm.bandwidth_share": Prior(0.90, 0.5, 1.0, 0.03),
+    "kernel.gemm.layout.nn": Prior(1.0, 0.8, 1.2, 0.05),
+    "kernel.gemm.layout.nt": Prior(1.0, 0.8, 1.2, 0.05),
+    "kernel.gemm.efficiency.fp16": Prior(1.0, 0.8, 1.2, 0.05),
+    "kernel.gemm.efficiency.tf32": Prior(0.95, 0.5, 1.2, 0.1),
+    "kernel.gemm.efficiency.fp8": Prior(0.90, 0.5, 1.2, 0.1),
+    "kernel.gemm.efficiency.fp32": Prior(0.90, 0.3, 1.4, 0.3),
+    "kernel.gemm.fallback_slowdown": Prior(7.0, 3.0, 20.0, 0.1, "", "products of unaligned rows on one H200, recorded"),
+    "kernel.attention.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
+    "kernel.l2.capacity_share": Prior(0.85, 0.5, 1.1, 0.1),
+    "kernel.l2.bytes_per_sm_cycle": Prior(24.0, 10.0, 64.0, 0.3, "B/cycle"),
+    "kernel.tile_gemm.eta": Prior(0.87, 0.6, 1.0, 0.1),
+    "kernel.tile_gemm.load_slope": Prior(1.6, 0.5, 3.0, 0.3),
+    "kernel.tile_gemm.load_knee": Prior(1.0, 0.6, 1.4, 0.2),
+    "kernel.tile_gemm.narrow_step": Prior(0.07, 0.0, 0.3, 0.3),
+    "kernel.tile_gemm.short_step": Prior(0.08, 0.0, 0.5, 0.5),
+    "kernel.tile_gemm.tile_overhead_cycles": Prior(3000.0, 0.0, 2e4, 0.5, "cycle"),
+    "kernel.tile_gemm.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
+    "kernel.tile_rmsnorm.bandwidth_share": Prior(0.86, 0.4, 1.0, 0.1),
+    "kernel.tile_rmsnorm.block_cycles": Prior(2000.0, 50.0, 2e4, 0.5, "cycle"),
+    "kernel.tile_reduce_min.bandwidth_share": Prior(0.94, 0.4, 1.0, 0.1),
+    "kernel.tile_reduce_min.block_cycles": Prior(1400.0, 50.0, 2e4, 0.5, "cycle"),
+}
+
+
 def time_priors() -> dict[str, Prior]:
     """Parameters of the table ``kernel``."""
-    priors = {
-        "kernel.overlap_exponent": Prior(4.0, 1.5, 20.0, 0.4),
-        "kernel.gemm.eta": Prior(0.92, 0.5, 1.2, 0.1),
-        "kernel.gemm.tile_penalty": Prior(0.007, 0.0, 0.5, 0.5, "", _PRODUCTS),
-        "kernel.gemm.load_bytes_per_sm_cycle": Prior(76.0, 30.0, 128.0, 0.05, "B/cycle", _PRODUCTS),
-        "kernel.gemm.tile_overhead_cycles": Prior(3300.0, 0.0, 2e4, 0.05, "cycle", _PRODUCTS),
-        "kernel.gemm.fixed_s": Prior(2.5e-6, 0.0, 5e-6, 0.05, "s", _PRODUCTS),
-        "kernel.gemm.bandwidth_share": Prior(0.90, 0.5, 1.0, 0.03),
-        "kernel.gemm.layout.nn": Prior(1.0, 0.8, 1.2, 0.05),
-        "kernel.gemm.layout.nt": Prior(1.0, 0.8, 1.2, 0.05),
-        "kernel.gemm.efficiency.fp16": Prior(1.0, 0.8, 1.2, 0.05),
-        "kernel.gemm.efficiency.tf32": Prior(0.95, 0.5, 1.2, 0.1),
-        "kernel.gemm.efficiency.fp8": Prior(0.90, 0.5, 1.2, 0.1),
-        "kernel.gemm.efficiency.fp32": Prior(0.90, 0.3, 1.4, 0.3),
-        "kernel.gemm.fallback_slowdown": Prior(
-            7.0, 3.0, 20.0, 0.1, "", "products of unaligned rows on one H200, recorded"
-        ),
-        "kernel.attention.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
-        "kernel.l2.capacity_share": Prior(0.85, 0.5, 1.1, 0.1),
-        "kernel.l2.bytes_per_sm_cycle": Prior(24.0, 10.0, 64.0, 0.3, "B/cycle"),
-        "kernel.tile_gemm.eta": Prior(0.87, 0.6, 1.0, 0.1),
-        "kernel.tile_gemm.load_slope": Prior(1.6, 0.5, 3.0, 0.3),
-        "kernel.tile_gemm.load_knee": Prior(1.0, 0.6, 1.4, 0.2),
-        "kernel.tile_gemm.narrow_step": Prior(0.07, 0.0, 0.3, 0.3),
-        "kernel.tile_gemm.short_step": Prior(0.08, 0.0, 0.5, 0.5),
-        "kernel.tile_gemm.tile_overhead_cycles": Prior(3000.0, 0.0, 2e4, 0.5, "cycle"),
-        "kernel.tile_gemm.fixed_s": Prior(2.0e-6, 0.0, 1e-5, 0.5, "s"),
-        "kernel.tile_rmsnorm.bandwidth_share": Prior(0.86, 0.4, 1.0, 0.1),
-        "kernel.tile_rmsnorm.block_cycles": Prior(2000.0, 50.0, 2e4, 0.5, "cycle"),
-        "kernel.tile_reduce_min.bandwidth_share": Prior(0.94, 0.4, 1.0, 0.1),
-        "kernel.tile_reduce_min.block_cycles": Prior(1400.0, 50.0, 2e4, 0.5, "cycle"),
-    }
+    priors = dict(_KERNEL)
     for (backend, direction), (eta, narrow, _) in _BACKENDS.items():
         prefix = f"kernel.attention.{backend}.{direction}."
         priors[prefix + "eta"] = Prior(eta, 0.1, 1.0, 0.3)
@@ -160,42 +162,46 @@ def time_priors() -> dict[str, Prior]:
     return priors
 
 
+#: Parameters of the tables ``power`` and ``voltage`` that belong to no backend or pattern.
+_POWER = {
+    "voltage.slope": Prior(0.60, 0.0, 1.2, 0.15),
+    "voltage.floor_ratio": Prior(0.66, 0.5, 0.9, 0.08, source="A100's measured knee scaled to this clock range"),
+    "power.static_w": Prior(70.0, 40.0, 100.0, 0.2, "W"),
+    "power.clock_w": Prior(52.0, 10.0, 120.0, 0.3, "W"),
+    "power.sm_w": Prior(45.0, 0.0, 400.0, 0.6, "W"),
+    "power.leakage_w_per_k": Prior(
+        0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"
+    ),
+    "power.thermal_resistance_k_per_w": Prior(0.033, 0.01, 0.08, 0.2, "K/W"),
+    "power.inlet_c": Prior(35.0, 20.0, 50.0, 0.1, "°C"),
+    "power.l2_pj_per_byte": Prior(50.0, 1.0, 100.0, 0.15, "pJ/B"),
+    "power.gemm_pj_per_l2_byte": Prior(16.0, 0.0, 60.0, 0.6, "pJ/B"),
+    "power.hbm_base_pj_per_byte": Prior(30.0, 0.0, 100.0, 0.35, "pJ/B"),
+    "power.hbm_toggle_pj_per_byte": Prior(40.0, 5.0, 150.0, 0.22, "pJ/B"),
+    "power.toggle.zeros": Prior(0.35, 0.0, 0.7, 0.5),
+    "power.toggle.ones": Prior(0.4, 0.0, 0.8, 0.2),
+    "power.toggle.pow2": Prior(0.6, 0.05, 1.0, 0.2),
+    "power.toggle.sparse_exponent": Prior(3.0, 1.0, 8.0, 0.4),
+    "kernel.gemm.reread_share": Prior(0.7, 0.0, 2.0, 0.5),
+    "power.tensor_pj_per_flop.bf16": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
+    "power.tensor_pj_per_flop.fp16": Prior(0.68, 0.1, 1.5, 0.3, "pJ"),
+    "power.tensor_pj_per_flop.tf32": Prior(1.2, 0.1, 3.0, 0.3, "pJ"),
+    "power.tensor_pj_per_flop.fp8": Prior(0.36, 0.1, 1.0, 0.3, "pJ"),
+    "power.tensor_pj_per_flop.fp32": Prior(8.0, 1.0, 25.0, 0.5, "pJ"),
+    "power.tile_pj_per_flop": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
+    "power.tile_pj_per_l2_byte": Prior(17.0, 1.0, 60.0, 0.5, "pJ/B"),
+    "power.tile_rmsnorm.value_pj_per_byte": Prior(10.0, -40.0, 60.0, 0.7, "pJ/B"),
+    "power.tile_rmsnorm.pj_per_thread": Prior(500.0, 0.0, 1e4, 0.7, "pJ"),
+    "power.tile_reduce_min.value_pj_per_byte": Prior(10.0, -40.0, 60.0, 0.7, "pJ/B"),
+    "power.tile_reduce_min.pj_per_thread": Prior(500.0, 0.0, 1e4, 0.7, "pJ"),
+    "power.attention_overhead_share": Prior(0.4, 0.0, 1.0, 0.5),
+    "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
+}
+
+
 def power_priors() -> dict[str, Prior]:
     """Parameters of the tables ``power`` and ``voltage``."""
-    priors = {
-        "voltage.slope": Prior(0.60, 0.0, 1.2, 0.15),
-        "voltage.floor_ratio": Prior(0.66, 0.5, 0.9, 0.08, source="A100's measured knee scaled to this clock range"),
-        "power.static_w": Prior(70.0, 40.0, 100.0, 0.2, "W"),
-        "power.clock_w": Prior(52.0, 10.0, 120.0, 0.3, "W"),
-        "power.sm_w": Prior(45.0, 0.0, 400.0, 0.6, "W"),
-        "power.leakage_w_per_k": Prior(
-            0.4, 0.0, 2.0, 0.2, "W/K", "idle power while the card cools: 130.7 W at 47 °C, 127.4 W at 41 °C"
-        ),
-        "power.thermal_resistance_k_per_w": Prior(0.033, 0.01, 0.08, 0.2, "K/W"),
-        "power.inlet_c": Prior(35.0, 20.0, 50.0, 0.1, "°C"),
-        "power.l2_pj_per_byte": Prior(50.0, 1.0, 100.0, 0.15, "pJ/B"),
-        "power.gemm_pj_per_l2_byte": Prior(16.0, 0.0, 60.0, 0.6, "pJ/B"),
-        "power.hbm_base_pj_per_byte": Prior(30.0, 0.0, 100.0, 0.35, "pJ/B"),
-        "power.hbm_toggle_pj_per_byte": Prior(40.0, 5.0, 150.0, 0.22, "pJ/B"),
-        "power.toggle.zeros": Prior(0.35, 0.0, 0.7, 0.5),
-        "power.toggle.ones": Prior(0.4, 0.0, 0.8, 0.2),
-        "power.toggle.pow2": Prior(0.6, 0.05, 1.0, 0.2),
-        "power.toggle.sparse_exponent": Prior(3.0, 1.0, 8.0, 0.4),
-        "kernel.gemm.reread_share": Prior(0.7, 0.0, 2.0, 0.5),
-        "power.tensor_pj_per_flop.bf16": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
-        "power.tensor_pj_per_flop.fp16": Prior(0.68, 0.1, 1.5, 0.3, "pJ"),
-        "power.tensor_pj_per_flop.tf32": Prior(1.2, 0.1, 3.0, 0.3, "pJ"),
-        "power.tensor_pj_per_flop.fp8": Prior(0.36, 0.1, 1.0, 0.3, "pJ"),
-        "power.tensor_pj_per_flop.fp32": Prior(8.0, 1.0, 25.0, 0.5, "pJ"),
-        "power.tile_pj_per_flop": Prior(0.60, 0.1, 1.5, 0.3, "pJ"),
-        "power.tile_pj_per_l2_byte": Prior(17.0, 1.0, 60.0, 0.5, "pJ/B"),
-        "power.tile_rmsnorm.value_pj_per_byte": Prior(10.0, -40.0, 60.0, 0.7, "pJ/B"),
-        "power.tile_rmsnorm.pj_per_thread": Prior(500.0, 0.0, 1e4, 0.7, "pJ"),
-        "power.tile_reduce_min.value_pj_per_byte": Prior(10.0, -40.0, 60.0, 0.7, "pJ/B"),
-        "power.tile_reduce_min.pj_per_thread": Prior(500.0, 0.0, 1e4, 0.7, "pJ"),
-        "power.attention_overhead_share": Prior(0.4, 0.0, 1.0, 0.5),
-        "power.attention_narrow_extra": Prior(0.1, -0.5, 1.5, 1.0),
-    }
+    priors = dict(_POWER)
     for (backend, direction), (_, _, energy) in _BACKENDS.items():
         priors[f"power.attention_pj_per_flop.{backend}.{direction}"] = Prior(energy, 0.1, 2.5, 0.3, "pJ")
     for pattern, (_, _, _, energy, _) in _STREAMING.items():

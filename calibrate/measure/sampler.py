@@ -21,6 +21,7 @@ from joulecast.calibrate.measure.sampling_process import unpacked
 SAMPLING = "joulecast.calibrate.measure.sampling_process"
 #: How long it may take to answer: a blocked driver call is waited for [s].
 ANSWER_TIMEOUT_S = 20.0
+#: Period of sampling over its mean, so that it is no part of a counter's step.
 _OFF_BEAT = 0.955
 
 
@@ -78,7 +79,6 @@ class VirtualSampler:
         self._watch_no_more()
         self._readings = []
         self._collector.start(dense_counter=dense_counter)
-        # Slightly off the mean period so that it is no part of a counter's step.
         self._end = self._device.watch(_OFF_BEAT * self._collector.period_s, self._collector.read)
 
     def take(self) -> list[Sample]:

@@ -80,14 +80,7 @@ def open_gpus(cards: Sequence[Card] | None) -> LocalGpus:
         No card is named, or one is named twice.
     """
     torch = _torch()
-    if cards is None:
-        cards = [_own_index(torch)]
-    if isinstance(cards, str) or not isinstance(cards, Sequence) or not cards:
-        raise InputError(f"{cards!r} is no list of GPUs", key="devices", remedy="Give it as devices=[0].")
-    cards = [_as_number(card) for card in cards]
-    names = [card for card in cards if isinstance(card, int | str)]
-    if len(set(map(str, names))) < len(names):
-        raise InputError(f"{cards!r} names a GPU twice", key="devices", remedy="Name each once.")
+    cards = [_own_index(torch)] if cards is None else _checked(cards)
     devices: list[Device] = []
     opened: list[Device] = []
     try:
@@ -103,6 +96,17 @@ def open_gpus(cards: Sequence[Card] | None) -> LocalGpus:
     numbered = torch is not None and all(isinstance(card, int) for card in cards)
     indices = tuple(card for card in cards if isinstance(card, int)) if numbered else ()
     return LocalGpus(tuple(devices), indices, tuple(opened))
+
+
+def _checked(cards: Sequence[Card]) -> list[Card]:
+    """Each card once, numbers as numbers."""
+    if isinstance(cards, str) or not isinstance(cards, Sequence) or not cards:
+        raise InputError(f"{cards!r} is no list of GPUs", key="devices", remedy="Give it as devices=[0].")
+    found = [_as_number(card) for card in cards]
+    names = [card for card in found if isinstance(card, int | str)]
+    if len(set(map(str, names))) < len(names):
+        raise InputError(f"{found!r} names a GPU twice", key="devices", remedy="Name each once.")
+    return found
 
 
 def _as_number(card: Card) -> Card:

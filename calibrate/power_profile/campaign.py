@@ -15,7 +15,7 @@ from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.evaluate import duration, evaluate
 from joulecast.calibrate.power_profile.guidance import Guidance, guidance_for
 from joulecast.calibrate.power_profile.learn import SensorLearner
-from joulecast.calibrate.power_profile.protocol import WHOLE, Bench
+from joulecast.calibrate.power_profile.protocol import WHOLE, Array, Bench
 from joulecast.calibrate.power_profile.resolve import PRECISION
 from joulecast.calibrate.power_profile.result import PowerProfile
 from joulecast.calibrate.power_profile.search import EndPowerMeter
@@ -120,22 +120,7 @@ class Campaign:
         slowest, finest = _windows(sensors)
         rest_s = REST_S + 1.2 * slowest
         wanted_s = self.options.resolution_s or wanted_resolution(guidance, finest)
-        period_s = max(fit.period_s for fit in sensors.values())
-        meter = EndPowerMeter(
-            bench=self.bench,
-            sensors=sensors,
-            whole=[name for name in WHOLE if name in sensors],
-            reading_s=min(fit.period_s for name, fit in sensors.items() if name in WHOLE),
-            kernel_s=kernel_s,
-            sse=sse,
-            margin=guidance.margin,
-            wanted_s=wanted_s,
-            rest_s=rest_s,
-            period_s=period_s,
-            delays=lambda runs: self._delays(runs, rest_s, period_s),
-            say=self.say,
-            until_s=self.bench.spent_s + SEARCH_SHARE * self.bench.left_s,
-        )
+        meter = self._end_power_meter(sensors, kernel_s, sse, guidance.margin, wanted_s, rest_s)
         steady = self._steady_power(meter, meter.first_length(finest), sse)
         passes, told = self._passes(steady, pass_s, finest)
         plan = plan_bins(pass_s, guidance, finest, wanted_s, sse, steady if told else None, passes, rest_s)
@@ -153,6 +138,28 @@ class Campaign:
             outliers=self.options.outliers,
         )
         return replace(profile, warnings=(*profile.warnings, *learner.left_out, *self.cut_short))
+
+    def _end_power_meter(
+        self, sensors: dict[str, SensorFit], kernel_s: Array, sse: int, margin: float, wanted_s: float, rest_s: float
+    ) -> EndPowerMeter:
+        """What measures power at the end of runs, by the sensors that see the whole card."""
+        period_s = max(fit.period_s for fit in sensors.values())
+        whole = [name for name in WHOLE if name in sensors]
+        return EndPowerMeter(
+            bench=self.bench,
+            sensors=sensors,
+            whole=whole,
+            reading_s=min(sensors[name].period_s for name in whole),
+            kernel_s=kernel_s,
+            sse=sse,
+            margin=margin,
+            wanted_s=wanted_s,
+            rest_s=rest_s,
+            period_s=period_s,
+            delays=lambda runs: self._delays(runs, rest_s, period_s),
+            say=self.say,
+            until_s=self.bench.spent_s + SEARCH_SHARE * self.bench.left_s,
+        )
 
     def _steady_power(self, meter: EndPowerMeter, start: int, sse: int) -> SteadyPower:
         """Search for steady power, with long runs only where the card is held at its power limit."""

@@ -154,6 +154,30 @@ def rival(half: Half) -> dict[str, float | str | bool]:
     }
 
 
+def best_ways(name: str, half: Half) -> list[dict[str, object]]:
+    """The fastest and the most economical way at some clocks, beside one kernel after the other."""
+    kernels = [launch.operator.name for launch in kernels_of(name)]
+    lines: list[dict[str, object]] = []
+    for at in range(0, len(half.clocks_mhz), CLOCK_STEP):
+        points = pareto(half.time_s[:, at], half.energy_j[:, at])
+        for word, way in (("fastest", points[0]), ("most economical", points[-1])):
+            beside = half.ways[way].name(kernels)
+            line = {"clock [MHz]": half.clocks_mhz[at], "": word, "beside the all-reduce": beside}
+            figures = {"time [s]": half.time_s[way, at], "energy [J]": GPUS * half.energy_j[way, at]}
+            alone = {"one after the other [s]": half.time_s[0, at], "[J]": GPUS * half.energy_j[0, at]}
+            lines.append({**line, **figures, **alone})
+    return lines
+
+
+def one_varied(name: str, gpu: GpuModel) -> dict[str, object]:
+    """What a fifth less and more of a parameter changes for the attention's half of a layer."""
+    scores = [score("attention", changed) for _, changed in varied(gpu, name, gpu[name])]
+    saved = [at_limit(half)["saved [%]"] for half in scores]
+    one = " and ".join("yes" if rival(half)["one way"] else "no" for half in scores)
+    found = {"parameter": name, "value": gpu[name], "saved at -20 % [%]": saved[0], "at +20 % [%]": saved[1]}
+    return {**found, "one way at -20 and +20 %": one, "rests on": rests_on(gpu, name)}
+
+
 def main() -> None:
     """The figures, the best ways by clock, and what 20 % of each parameter changes."""
     gpu = two_a40s()
@@ -164,38 +188,16 @@ def main() -> None:
         title="least energy within the time of clocks alone at 1600 MHz, two GPUs",
     )
     for name, half in halves.items():
-        kernels = [launch.operator.name for launch in kernels_of(name)]
-        lines = []
-        for at in range(0, len(half.clocks_mhz), CLOCK_STEP):
-            points = pareto(half.time_s[:, at], half.energy_j[:, at])
-            for word, way in (("fastest", points[0]), ("most economical", points[-1])):
-                line = {
-                    "clock [MHz]": half.clocks_mhz[at],
-                    "": word,
-                    "beside the all-reduce": half.ways[way].name(kernels),
-                }
-                figures = {"time [s]": half.time_s[way, at], "energy [J]": GPUS * half.energy_j[way, at]}
-                alone = {"one after the other [s]": half.time_s[0, at], "[J]": GPUS * half.energy_j[0, at]}
-                lines.append({**line, **figures, **alone})
         print()
-        print_table(lines, title=f"{name}: best ways by clock")
+        print_table(best_ways(name, half), title=f"{name}: best ways by clock")
     print()
     print_table(
         [{"": name, **rival(half)} for name, half in halves.items()],
         title=f"blocks at {halves['mlp'].clocks_mhz[0]:.0f} MHz; energy and time of another number over the fastest",
     )
-    lines = []
-    for name in VARIED:
-        scores = [score("attention", changed) for _, changed in varied(gpu, name, gpu[name])]
-        saved = [at_limit(half)["saved [%]"] for half in scores]
-        one = " and ".join("yes" if rival(half)["one way"] else "no" for half in scores)
-        lines.append(
-            {"parameter": name, "value": gpu[name], "saved at -20 % [%]": saved[0], "at +20 % [%]": saved[1]}
-            | {"one way at -20 and +20 %": one, "rests on": rests_on(gpu, name)}
-        )
     print()
     print_table(
-        lines,
+        [one_varied(name, gpu) for name in VARIED],
         title="attention: energy saved by the best overlap, and whether one way is fastest and most economical, varied",
     )
     print(

@@ -80,35 +80,21 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
     m, n, _, _, dim = _sides(operators)
     batch, heads, kv_heads = (column(operators, c) for c in ("batch", "heads", "kv_heads"))
     sequence, keys = column(operators, "sequence"), column(operators, "keys")
-    products, size = PRODUCTS[first.direction], DTYPE_BYTES[first.dtype]
-    walk = attention_steps(operators)
-    steps, kept, walked, full = walk.steps, walk.kept, walk.walked, walk.full
+    size, walk = DTYPE_BYTES[first.dtype], attention_steps(operators)
     blocks = attention_blocks(operators, gpu)
     step = _step_cycles(operators, blocks, gpu)
-    mean = batch * heads * steps / gpu.sm_count
+    mean = batch * heads * walk.steps / gpu.sm_count
     hbm = batch * dim * size * (2.0 * heads * sequence + 2.0 * kv_heads * keys)
-    executed = products * 2.0 * batch * heads * steps * m * n * dim
+    executed = PRODUCTS[first.direction] * 2.0 * batch * heads * walk.steps * m * n * dim
     if first.direction == "forward":
-        spilled = 8.0 * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0) * blocks.threads
-        spilled_cycles = spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle")
-        spilled_j = spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO
-        last = _forward_tail(operators, walk, mean, gpu) + _forward_ends(operators, walk, step, gpu)
-        l2 = batch * heads * steps * walked * 2.0 * dim * size * np.maximum(1.0 - kept / REFERENCE_QUERIES, 0.0)
-        l2_j = l2 * estimate(gpu, "power.tile_attention.pj_per_l2_byte") * PICO
-        share = np.full(len(operators), estimate(gpu, "power.tile_attention_share"))
-        masked = np.array([o.causal for o in operators]) * estimate(gpu, "power.tile_attention.pj_per_masked_score")
-        l2_j = l2_j + batch * heads * steps * m * n * masked * PICO
+        beside = _forward(operators, walk, blocks, step, mean, gpu)
     else:
-        spilled_cycles, spilled_j = _backward_spills(blocks, gpu)
-        last = estimate(gpu, f"{BACKWARD}.steps_of_block") * batch * heads * walk.rows / gpu.sm_count
-        l2 = batch * heads * steps * walked * dim * (2.0 * size + SUM_BYTES)
-        l2_j = l2 * estimate(gpu, "power.tile_attention_backward.pj_per_walked_byte") * PICO
-        share = estimate(gpu, "power.tile_attention_backward.share") * _read_twice(n, blocks.threads / WARP, gpu)
+        beside = _backward(operators, walk, blocks, gpu)
         # Gradients, and the kernels before and behind: row products of dO and O, dQ cleared and rounded.
         hbm = 2.0 * hbm + batch * sequence * dim * heads * (2.0 * size + 3.0 * SUM_BYTES)
-    passes = np.maximum(mean + last, full)  # fewer blocks than SMs: the longest one alone takes as long as all
-    cycles = (step + spilled_cycles) * passes + gpu["kernel.tile_gemm.tile_overhead_cycles"]
-    per_flop = share * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
+    passes = np.maximum(mean + beside.last, walk.full)  # fewer blocks than SMs: the longest alone takes as long as all
+    cycles = (step + beside.spilled_cycles) * passes + gpu["kernel.tile_gemm.tile_overhead_cycles"]
+    per_flop = beside.share * gpu[f"power.attention_pj_per_flop.{LIKE}.{first.direction}"]
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
         "core_cycles": cycles,
@@ -116,9 +102,67 @@ def lower_tiled_attention(operators: Sequence[Attention], gpu: GpuModel) -> Colu
         "activity": mean / passes,
         "tensor_use": executed / (gpu.flops_per_cycle(first.dtype) * cycles),
         "tensor_j": executed * per_flop * PICO,
-        "onchip_j": l2_j + batch * heads * steps * spilled_j,
+        "onchip_j": beside.l2_j + batch * heads * walk.steps * beside.spilled_j,
         "hbm_j": hbm_energy_j(hbm, gpu),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a direction adds to its steps; all of shape ``(n,)``.
+
+    Attributes
+    ----------
+    spilled_cycles, spilled_j
+        Of registers that a step spills: cycles of an SM, and energy [J].
+    last
+        Steps of an SM beside its mean.
+    l2_j
+        Energy of what is read from L2, and of masked scores [J].
+    share
+        Energy of an operation over that of the library's kernel.
+    """
+
+    spilled_cycles: Array
+    spilled_j: Array
+    last: Array
+    l2_j: Array
+    share: Array
+
+
+def _forward(
+    operators: Sequence[Attention], walk: AttentionSteps, blocks: Blocks, step: Array, mean: Array, gpu: GpuModel
+) -> _Beside:
+    m, n, _, _, dim = _sides(operators)
+    batch, heads = (column(operators, c) for c in ("batch", "heads"))
+    size = DTYPE_BYTES[operators[0].dtype]
+    spilled = 8.0 * np.maximum(spilled_registers(blocks, gpu) - COMPUTED_AGAIN, 0.0) * blocks.threads
+    spilled_j = spilled * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO
+    last = _forward_tail(operators, walk, mean, gpu) + _forward_ends(operators, walk, step, gpu)
+    again = np.maximum(1.0 - walk.kept / REFERENCE_QUERIES, 0.0)
+    l2 = batch * heads * walk.steps * walk.walked * 2.0 * dim * size * again
+    l2_j = l2 * estimate(gpu, "power.tile_attention.pj_per_l2_byte") * PICO
+    masked = np.array([o.causal for o in operators]) * estimate(gpu, "power.tile_attention.pj_per_masked_score")
+    return _Beside(
+        spilled / estimate(gpu, "kernel.tile_spill.bytes_per_sm_cycle"),
+        spilled_j,
+        last,
+        l2_j + batch * heads * walk.steps * m * n * masked * PICO,
+        np.full(len(operators), estimate(gpu, "power.tile_attention_share")),
+    )
+
+
+def _backward(operators: Sequence[Attention], walk: AttentionSteps, blocks: Blocks, gpu: GpuModel) -> _Beside:
+    _, n, _, _, dim = _sides(operators)
+    batch, heads = (column(operators, c) for c in ("batch", "heads"))
+    size = DTYPE_BYTES[operators[0].dtype]
+    l2 = batch * heads * walk.steps * walk.walked * dim * (2.0 * size + SUM_BYTES)
+    return _Beside(
+        *_backward_spills(blocks, gpu),
+        estimate(gpu, f"{BACKWARD}.steps_of_block") * batch * heads * walk.rows / gpu.sm_count,
+        l2 * estimate(gpu, "power.tile_attention_backward.pj_per_walked_byte") * PICO,
+        estimate(gpu, "power.tile_attention_backward.share") * _read_twice(n, blocks.threads / WARP, gpu),
+    )
 
 
 def _forward_tail(operators: Sequence[Attention], walk: AttentionSteps, mean: Array, gpu: GpuModel) -> Array:

@@ -44,6 +44,7 @@ SMALL = (
     (256, 64),
     (192, 64),
 )
+#: Those of which the older libraries take parts of K.
 SMALL_SPLITS = (*LARGE, (128, 128), (64, 128), (128, 64))
 #: Those of the newer ones: on which two groups of warps take turns, and the others.
 TURNS = tuple((128, n) for n in (112, 128, 144, 160, 176))

@@ -107,13 +107,6 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     fluid = fluid_program(base)
     schedule = base.program.schedule
     dag = make_dag(schedule.ranks, fluid.source, fluid.target, fluid.delay_s, schedule=schedule.name)
-    notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
-    if len(blocks) > 1:
-        notes.append("where GPUs communicate, each instruction chooses its thread blocks too (overlap.comm_ctas)")
-    if space.overlap:
-        notes.append("forwards and backwards choose their overlap each on its own")
-    if space.tiles:
-        notes.append("tiles that no weight between time and energy of a layer prefers at any clock are left out")
     return make_problem(
         dag,
         options,
@@ -121,10 +114,22 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         np.array(waits),
         names=names,
         power_limit_w=settled_power_w(base.power_limits_w, gpu) * gpus,
-        notes=notes,
+        notes=_notes(plan, space, len(blocks) > 1),
         gpus_per_rank=gpus,
         kernels=None if gpu.description is None else OptionKernels(dict(variants), tuple(types), gpu.description),
     )
+
+
+def _notes(plan: Plan, space: FrontSpace, blocks_chosen: bool) -> list[str]:
+    """What a front takes for granted."""
+    notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
+    if blocks_chosen:
+        notes.append("where GPUs communicate, each instruction chooses its thread blocks too (overlap.comm_ctas)")
+    if space.overlap:
+        notes.append("forwards and backwards choose their overlap each on its own")
+    if space.tiles:
+        notes.append("tiles that no weight between time and energy of a layer prefers at any clock are left out")
+    return notes
 
 
 def ways_of(

@@ -147,20 +147,23 @@ class _Search:
         names = tuple(dict.fromkeys(name for part in parts.values() for name in part.names))
         scores = [kernels.score(launches, together) for launches in programs[STAGE]]
         parts[STAGE] = _Part(names, together, scores, programs[STAGE])
-        notes = (
-            "every kernel runs at the clock shown, also where the board would not hold it",
-            "the host launches well ahead of the GPU",
-            "halves are run alone; in the stage the communication of one runs beside the other",
-            *((CLOCKS_AND_BLOCKS,) * (not self.space.overlap and not self.space.tiles)),
-            *(("kernels whose part of the GPU is limited run below the clock shown",) * bool(limits)),
-        )
         size = sum(part.size for part in parts.values())
         found = {name: self._choices(part) for name, part in parts.items()}
         precision = self.plan.workload.precision
         # Every kernel runs at the clock shown: no limit of the board acts on what a deviation of a parameter changes.
         conditions = Conditions(self.gpu, self.description, np.inf, limits or None, True, precision)
         named = self.direction, self.layers, self.plan.tp
-        return JointChoice(found, *named, size, notes, kernels.kernels, conditions)
+        return JointChoice(found, *named, size, self._notes(bool(limits)), kernels.kernels, conditions)
+
+    def _notes(self, limited: bool) -> tuple[str, ...]:
+        """What is assumed; with ``limited`` parts of the GPU have limits of their own."""
+        return (
+            "every kernel runs at the clock shown, also where the board would not hold it",
+            "the host launches well ahead of the GPU",
+            "halves are run alone; in the stage the communication of one runs beside the other",
+            *((CLOCKS_AND_BLOCKS,) * (not self.space.overlap and not self.space.tiles)),
+            *(("kernels whose part of the GPU is limited run below the clock shown",) * limited),
+        )
 
     def _kept(self, part: _Part) -> Int:
         """Combinations of tiles that are best for something: with some way of overlap, at some clock."""

@@ -88,9 +88,7 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     choices = {key: given.get(key, (space.value(key),)) for key in SPLITS}
     settings = _count_settings(space, values, others)
     splits: dict[_Sizes, Int] = {}
-    used: set[str] = set()
-    refused: dict[str, InputError] = {}
-    first: InputError | None = None
+    refusals = _Refusals()
     found = []
     for chosen in itertools.product(*(range(len(values[i])) for i in others)):
         fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
@@ -99,24 +97,40 @@ def combinations(space: Space, plans: Plans) -> Combinations:
         try:
             sizes = _sizes(plans.frame(fixed), space, fixed)
         except InputError as error:  # values that contradict each other whatever the split is
-            for setting in fixed.items():
-                refused.setdefault(repr(setting), error)
-            first = first or error
+            refusals.refuse(fixed, error)
             continue
-        used.update(map(repr, fixed.items()))
+        refusals.take(fixed)
         if sizes not in splits:
             splits[sizes] = _splits(sizes, choices)
         rows = np.empty((len(splits[sizes]), len(values)), dtype=np.int64)
         rows[:, others] = chosen
         rows[:, [space.keys.index(key) for key in given]] = splits[sizes][:, [SPLITS.index(key) for key in given]]
         found.append(rows)
-    never = [error for setting, error in refused.items() if setting not in used]
-    if first is not None and not found:
-        raise first
-    if never:
-        raise never[0]
+    refusals.raise_where_a_value_is_never_taken()
     index = _neighbours_alike(np.concatenate(found), space.keys)
     return Combinations(space.keys, values, index, settings * math.prod(len(v) for v in given.values()))
+
+
+class _Refusals:
+    """Settings that contradict themselves whatever the split: an error where one of their values is in no other."""
+
+    def __init__(self) -> None:
+        self._refused: dict[str, InputError] = {}
+        self._taken: set[str] = set()
+
+    def refuse(self, setting: Mapping[str, Any], error: InputError) -> None:
+        if not setting:  # nothing but the split varies
+            raise error
+        for value in setting.items():
+            self._refused.setdefault(repr(value), error)
+
+    def take(self, setting: Mapping[str, Any]) -> None:
+        self._taken.update(map(repr, setting.items()))
+
+    def raise_where_a_value_is_never_taken(self) -> None:
+        for value, error in self._refused.items():
+            if value not in self._taken:
+                raise error
 
 
 def _count_settings(space: Space, values: Sequence[Sequence[Any]], others: Sequence[int]) -> int:

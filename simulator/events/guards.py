@@ -17,8 +17,8 @@ from joulecast.simulator.events.timeline import Timeline
 if TYPE_CHECKING:
     from joulecast.simulator.events.engine import EngineResult, RankKernels
 
-ENERGY_TOLERANCE = 1e-9
-SHARE_TOLERANCE = 1e-9
+#: Relative rounding that sums of energies, and shares of a resource, may have.
+ENERGY_TOLERANCE, SHARE_TOLERANCE = 1e-9, 1e-9
 
 Int = NDArray[np.int64]
 

@@ -185,11 +185,7 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         half_widths(model, node, abs(log(end)) / NINETY_PERCENT, 0.0, network_share) for end in iteration.peak_ends
     ]
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
-    of_cost = [
-        cost_rel_sd(cost, model.price_spread, half.facility / NINETY_PERCENT, sd)
-        for half, sd in zip((below, above), of_time, strict=True)
-    ]
-    money, carbon = ((NINETY_PERCENT * left, NINETY_PERCENT * right) for left, right in zip(*of_cost, strict=True))
+    money, carbon = _cost_half_widths(cost, model, (below.facility, above.facility), of_time)
     spread = with_ends(power_spread(iteration.power_over_time, plan, model, node, power), *of_peaks)
     return SiteForecast(
         node=model.node.name,
@@ -211,6 +207,18 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         limits=limit_checks(plan.site, spread),
         run=_run(iteration, energy.facility, (below.facility, above.facility), model.prices),
     )
+
+
+def _cost_half_widths(
+    cost: Cost, model: SiteModel, of_energy: tuple[float, float], of_time: tuple[float, float]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Half-widths below and above of money and of carbon, from those of energy and the deviations of time."""
+    of_cost = [
+        cost_rel_sd(cost, model.price_spread, half / NINETY_PERCENT, sd)
+        for half, sd in zip(of_energy, of_time, strict=True)
+    ]
+    (less, lighter), (more, heavier) = of_cost
+    return (NINETY_PERCENT * less, NINETY_PERCENT * more), (NINETY_PERCENT * lighter, NINETY_PERCENT * heavier)
 
 
 def _rel_sds(iteration: Iteration, name: str) -> tuple[float, float]:

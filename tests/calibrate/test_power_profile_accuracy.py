@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulated_bench import AVERAGED, LOGGER, SimulatedBench
+from simulated_bench import AVERAGED, LOGGER, take
 from simulated_truth import SimulatedKernel, Transient, Truth
 
 from joulecast.calibrate.power_profile import dataset as datasets
-from joulecast.calibrate.power_profile.campaign import Campaign, Options
 from joulecast.calibrate.power_profile.clocks import fit_clock
 
 pytest.importorskip("scipy")
@@ -26,12 +25,6 @@ SLOW_TRUTH = Truth(
     rise_s=8e-3,
     transients=(Transient(15e-3, 20e-3, 1.2), Transient(30e-3, 37e-3, 0.85), Transient(41e-3, 42e-3, 1.4)),
 )
-
-
-def take(truth, sensors, seed, **options):
-    return Campaign(SimulatedBench(truth, sensors, seed=seed), Options(seed=seed, **options), lambda _: None).take(
-        "sim"
-    )
 
 
 def off_by(profile, name):

@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from simulated_bench import AVERAGED, LOGGER, SimulatedBench, SimulatedSensor
+from simulated_bench import AVERAGED, LOGGER, SimulatedSensor, take
 from simulated_truth import SimulatedKernel, Transient, Truth
-
-from joulecast.calibrate.power_profile.campaign import Campaign, Options
 
 pytest.importorskip("scipy")
 
@@ -20,12 +18,6 @@ SLOW_TRUTH = Truth(
     rise_s=8e-3,
     transients=(Transient(30e-3, 37e-3, 0.85),),
 )
-
-
-def take(truth, sensors, seed, **options):
-    return Campaign(SimulatedBench(truth, sensors, seed=seed), Options(seed=seed, **options), lambda _: None).take(
-        "sim"
-    )
 
 
 def test_a_window_that_is_not_told_is_found():

@@ -10,6 +10,7 @@ from command import run, status_of
 
 from joulecast import validate
 from joulecast.calibrate.rows.measured import Measured, Row
+from joulecast.commands.validate import summary_lines
 from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.scoring.summary import summarise
 
@@ -84,3 +85,10 @@ def test_options_reach_the_suite(capsys, result):
     ((arguments, options),) = result
     assert arguments[0] == "kernels"
     assert options == {"gpu": "h100-sxm", "folds": 5, "fit_rows": None, "calibrate_rows": 3, "leave_out": "gpu"}
+
+
+def test_a_group_that_holds_every_row_is_not_said_twice():
+    """Rows of one file or one kind: what they are together stands once, also where a smaller group has lines."""
+    figures = {"rows": 2, "time_error_percent": 5.0}
+    summary = {"all": figures, "gemm": {**figures, "rows": 1}, "file kernels.jsonl": figures}
+    assert [line["rows of"] for line in summary_lines(summary)] == ["all", "gemm"]

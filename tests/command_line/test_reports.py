@@ -21,6 +21,7 @@ from joulecast.errors import InputError
 from joulecast.reports import page
 from joulecast.reports.charts.timeline import timeline_chart
 from joulecast.reports.figures.timeline import timeline_figure
+from joulecast.reports.html import table
 from joulecast.reports.numbers import Unit
 from joulecast.reports.page import plotly_library
 from joulecast.reports.pages.predict import predict_page
@@ -359,7 +360,7 @@ def test_a_sweep_draws_its_constraints_and_says_where_numbers_come_from(tmp_path
     assert view["series"][-1]["name"].startswith("at most ")
     line = view["data"][-1]
     assert line["x"][0] == line["x"][1] == pytest.approx(float(view["series"][-1]["name"].split()[2]), rel=1e-3)
-    assert "h200-sxm: " in text and "Everything that the plan sets" in text
+    assert "Where the numbers of h200-sxm come from" in text and "Everything that the plan sets" in text
     answer = re.search(r"<h1>(.*?)</h1>", text).group(1)
     assert re.search(r"TP \d, limit \[W\] 700\.$", answer)
 
@@ -570,3 +571,9 @@ def test_without_numba_a_forecasts_report_leaves_long_fronts_out(iteration, tmp_
     report_of_iteration(iteration, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "it has 32 instructions, which take long without numba" in text
+
+
+def test_an_interval_in_a_table_has_its_thousands_apart_as_a_number_has():
+    text = table([{"energy [J]": 2054000, "5-95 % of energy": "1440000 to 2930000", "time": "7.3 to 9.45"}])
+    for cell in ("2_054_000", "1_440_000 to 2_930_000", "7.3 to 9.45"):
+        assert f">{cell.replace('_', chr(0x202F))}</td>" in text

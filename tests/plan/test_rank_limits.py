@@ -15,6 +15,8 @@ from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.plan.limits import rank_limits_search as search
 from joulecast.plan.limits.power_limits import interval_ends
 from joulecast.plan.limits.rank_limits import RankLimits, undominated
+from joulecast.reports.numbers import percent
+from joulecast.reports.pages.limits import rank_limits_page
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 PLAN = """
@@ -118,6 +120,17 @@ def test_locked_clocks_are_kept(plan):
     locked = replace(plan, power=replace(plan.power, clocks_mhz=(("", (1200.0,) * 4),)))
     found = search.rank_limit_front(locked, (300.0, 700.0), space=FrontSpace())
     assert found.points[0].clock_mhz == (1200.0,) * 4
+
+
+def test_a_report_holds_limits_of_ranks_against_one_limit_for_all(exact, plan):
+    """Of one limit for all the most economical that is no slower than the plan that is chosen."""
+    chosen = exact.best(0.5)
+    assert chosen is not exact.points[0]
+    saved = min(p.energy_j for p in exact.uniform if p.time_s <= chosen.time_s) / chosen.energy_j - 1.0
+    page = rank_limits_page(exact, plan, 0.5)
+    assert page.more.startswith(f"One limit for all, no slower, takes {percent(saved)} more energy.")
+    slow = replace(exact, uniform=tuple(replace(p, time_s=9.0) for p in exact.uniform))
+    assert rank_limits_page(slow, plan, 0.5).more.startswith("The plan of least energy takes ")
 
 
 def test_equal_plans_have_the_lowest_limits():

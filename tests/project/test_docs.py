@@ -74,6 +74,14 @@ def test_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
         run([sys.executable, "-m", *(NAMED.get(word, word) for word in shlex.split(line))], tmp_path)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/plan.md"])
+def test_the_plan_that_a_page_shows_is_forecast(page: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        next(text for kind, _, text in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")) if kind == "toml")
+    )
+    assert jc.predict(tmp_path / "plan.toml").gpus == 4
+
+
 def test_the_schedulers_program_reads_a_front(tmp_path: Path) -> None:
     """As its page shows it, with a deadline that some plans keep and one that none does."""
     page = (ROOT / "docs" / "guides" / "scheduler.md").read_text(encoding="utf-8")
@@ -265,6 +273,16 @@ def test_a_page_has_the_figures(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert re.findall(r"<!-- figures (?!end)(\w+) -->", text) == [TABLES[page.stem]]
     assert figures.filled(text, kept) == text, "run `make figures`"
+
+
+def test_the_readme_says_how_many_times_intervals_hold() -> None:
+    kept = json.loads(figures.KEPT.read_text(encoding="utf-8"))
+    (table,) = (table for table in figures.tables() if table["name"] == "readme")
+    found = [kept[figures.command(row)] for row in table["row"]]
+    inside = [one["time_inside_percent"] for one in found]
+    mean = sum(one["rows"] * one["time_inside_percent"] for one in found) / sum(one["rows"] for one in found)
+    said = f"intervals hold {mean:.0f} % of these times, {min(inside)} to {max(inside)} % of each row's"
+    assert said in figures.README.read_text(encoding="utf-8")
 
 
 def test_every_table_of_figures_has_a_page() -> None:

@@ -155,3 +155,10 @@ def outcome(form: Format, data: bytes, tmp: Path) -> str:
             assert len(one_line(str(error))) < 2000, "too long for one line"
             return "refused"
     return "good"
+
+
+def outcome_of_change(form: Format, good: str, bad: str, tmp: Path) -> str:
+    """:func:`outcome` of a form's first file with a part of it replaced, which it must have."""
+    text = form.sources[0]()
+    assert good in text
+    return outcome(form, text.replace(good, bad, 1).encode(), tmp)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from simulated_truth import Truth
 
+from joulecast.calibrate.power_profile.campaign import Campaign, Options
 from joulecast.calibrate.power_profile.protocol import Array, Channel, ClockRead, Run, Series
+from joulecast.calibrate.power_profile.result import PowerProfile
 
 #: Time after a run for which its power is followed before the card counts as resting, in falling times.
 FALLS = 12.0
@@ -232,3 +234,9 @@ class _Power:
             energies.append(sums)
             total = float(sums[-1])
         return np.concatenate(grids), np.concatenate(energies)
+
+
+def take(truth: Truth, sensors: Sequence[SimulatedSensor], seed: int, **options: Any) -> PowerProfile:
+    """The profile that a campaign takes on such a bench."""
+    bench = SimulatedBench(truth, sensors, seed=seed)
+    return Campaign(bench, Options(seed=seed, **options), lambda _: None).take("sim")

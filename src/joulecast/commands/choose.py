@@ -105,5 +105,5 @@ def _line(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ends(line: dict[str, Any], key: str) -> str:
-    """Both ends of an interval, as one word: a narrow terminal breaks none."""
-    return f"{output.number(line[f'{key}_p05'])}–{output.number(line[f'{key}_p95'])}"
+    """Both ends of an interval."""
+    return f"{output.number(line[f'{key}_p05'])} to {output.number(line[f'{key}_p95'])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, TypeAlias
@@ -12,6 +13,8 @@ from joulecast.reports.numbers import spaced
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 #: Columns above which a table may be wider than the text.
 MANY = 12
+#: An interval of whole numbers, as commands print it.
+ENDS = re.compile(r"(\d+) to (\d+)")
 
 
 def table(rows: Rows, *, columns: Sequence[str] | None = None, name: str = "") -> str:
@@ -59,4 +62,6 @@ def _cell(value: Any) -> str:
         return spaced(value, len(str(abs(value))))
     if isinstance(value, float):
         return spaced(value)
+    if ends := ENDS.fullmatch(str(value)):
+        return " to ".join(spaced(int(end), len(end)) for end in ends.groups())
     return escape(str(value))

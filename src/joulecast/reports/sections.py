@@ -27,9 +27,21 @@ def with_interval(label: str, value: float, low: float | None, high: float | Non
     return Figure(label, unit.text(value), note, (places[0], places[1], places[2]))
 
 
+def sentence(note: str) -> str:
+    """A note with a capital and a full stop; names with figures or dots stay as they are written.
+
+    Examples
+    --------
+    >>> sentence("tensor-parallel ranks behave alike"), sentence("h100-sxm is derived")
+    ('Tensor-parallel ranks behave alike.', 'h100-sxm is derived.')
+    """
+    is_word = note.partition(" ")[0].replace("-", "").isalpha()
+    return (note[:1].upper() + note[1:] if is_word else note) + "."
+
+
 def assumptions(notes: Iterable[str]) -> Section:
     """What a result takes for granted."""
-    return Section("What this takes for granted", bullets(note[:1].upper() + note[1:] + "." for note in notes))
+    return Section("What this takes for granted", bullets(map(sentence, notes)))
 
 
 def provenance(gpu: GpuDescription) -> Section:
@@ -37,7 +49,7 @@ def provenance(gpu: GpuDescription) -> Section:
     rows = gpu.rows()
     counts = Counter(row.status for row in rows)
     parts = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    about = f"<p>{gpu.name}: {len(rows)} numbers, of which {parts}.</p>"
+    about = f"<p>{len(rows)} numbers, of which {parts}.</p>"
     notes = [("derived", gpu.derivation)] if gpu.derivation else []
     tables: dict[str, list[str]] = {}
     for name, part in gpu.tables.items():
@@ -55,7 +67,7 @@ def provenance(gpu: GpuDescription) -> Section:
         for row in rows
     ]
     every = folded("Every number, its uncertainty and its source", table(lines, name="these numbers"))
-    return Section("Where the numbers of the GPU come from", about + pairs(notes) + every)
+    return Section(f"Where the numbers of {gpu.name} come from", about + pairs(notes) + every)
 
 
 def plan_section(plan: Plan) -> Section:

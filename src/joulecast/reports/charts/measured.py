@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis, dots, error_bar
+from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, dots, error_bar
 from joulecast.reports.numbers import Unit, interval, short, spaced, unit_for
 from joulecast.reports.palette import series_role, series_symbol
 from joulecast.reports.series.measured import QUANTITIES, Pair
@@ -124,15 +124,7 @@ def _errors(quantity: str, families: Families) -> View:
         y = [float(foot + n) for n in range(len(ordered))]
         middles.append(foot + (len(ordered) - 1) / 2)
         foot += len(ordered) + between
-        trace = _points(ordered, i, unit, [short(100 * p.error) for p in ordered], y)
-        if trace.pop("error_y", None):
-            trace["error_x"] = error_bar(
-                [short(100 * p.above / p.measured) for p in ordered],
-                [short(100 * p.below / p.measured) for p in ordered],
-                f"@{series_role(i)}/45",
-            ) | {"width": 0}
-        dense = count * ROW_HEIGHT > MOST_HEIGHT
-        trace["marker"] |= {"size": 4, "line": {"width": 0}} if dense else {"size": 6}
+        trace = _error_points(ordered, i, unit, y, dense=count * ROW_HEIGHT > MOST_HEIGHT)
         series.append(Series(f"{family}, mean {_mean_error(pairs)} %", series_role(i), (i,), series_symbol(i)))
         data.append(trace)
     reach = max(7.0, *(105.0 * _farthest(pair) for pairs in families.values() for pair in pairs))
@@ -152,6 +144,19 @@ def _errors(quantity: str, families: Families) -> View:
     }
     height = max(120.0, min(MOST_HEIGHT, foot * ROW_HEIGHT))
     return View(word, data, layout, tuple(series), 110 + round(height))
+
+
+def _error_points(ordered: Sequence[Pair], place: int, unit: Unit, y: list[float], *, dense: bool) -> Trace:
+    """A family's errors, one below the other, with their intervals."""
+    trace = _points(ordered, place, unit, [short(100 * p.error) for p in ordered], y)
+    if trace.pop("error_y", None):
+        trace["error_x"] = error_bar(
+            [short(100 * p.above / p.measured) for p in ordered],
+            [short(100 * p.below / p.measured) for p in ordered],
+            f"@{series_role(place)}/45",
+        ) | {"width": 0}
+    trace["marker"] |= {"size": 4, "line": {"width": 0}} if dense else {"size": 6}
+    return trace
 
 
 def _farthest(pair: Pair) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -120,36 +120,40 @@ def against(result: SweepResult, rows: Sequence[dict[str, Any]]) -> dict[str, tu
     return {key: AGAINST[key] for key in [*asked, *found]}
 
 
+@dataclass(slots=True)
+class _Drawn:
+    """Traces of a view, those that each button of the legend shows, and what the points of each tell."""
+
+    data: list[Trace] = field(default_factory=list)
+    shown: dict[str, list[int]] = field(default_factory=dict)
+    details: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, group: Group, trace: Trace, details: Sequence[str] = ()) -> None:
+        """Draw a trace over the others."""
+        for name in group.buttons:
+            self.shown.setdefault(name, []).append(len(self.data))
+        if details:
+            self.details[len(self.data)] = list(details)
+        self.data.append(trace)
+
+
 def _view(result: SweepResult, look: Look, limits: Mapping[str, float], key: str, word: str, base: str) -> View:
     rows = [row for group in look.groups if not group.best for row in group.rows]
     base = base or str(rows[0].get("currency", ""))
     time = unit_for("s", float(np.median([row["time_s"] for row in rows])))
     unit = unit_for(base, float(np.median([row[key] for row in rows])))
-    data: list[dict[str, Any]] = []
-    shown: dict[str, list[int]] = {name: [] for name in look.buttons}
-    details = {}
-
-    def add(group: Group, trace: Trace) -> None:
-        for name in group.buttons:
-            shown[name].append(len(data))
-        data.append(trace)
-
+    drawn, few = _Drawn(), len(rows) <= MOST_POINTS // 4
     for group in look.groups:
         steps = front_steps(group.rows, key) if group.best and _is_front(result.minimise, key) else []
         if len(steps) > 1:
-            add(group, _front(steps, key, time, unit))
+            drawn.add(group, _front(steps, key, time, unit))
         if group.rows:
-            details[len(data)] = [pairs(_all(row)) for row in group.rows] if len(rows) <= MOST_POINTS // 4 else []
-            add(group, _points(group, result.keys, key, time, unit))
-    counts = {name: sum(len(group.rows) for group in look.groups if name in group.buttons) for name in shown}
-    series = [
-        Series(f"{name} ({counts[name]})", role, tuple(shown[name]), mark)
-        for name, (role, mark) in look.buttons.items()
-        if shown[name]
-    ]
+            details = [pairs(_all(row)) for row in group.rows] if few else []
+            drawn.add(group, _points(group, result.keys, key, time, unit), details)
+    series = list(_legend(look, drawn))
     for name, line in _limits(rows, limits, key, time, unit):
-        series.append(Series(name, "limit", (len(data),), "dash"))
-        data.append(line)
+        series.append(Series(name, "limit", (len(drawn.data),), "dash"))
+        drawn.data.append(line)
     wide = max(row[key] for row in rows) > 20 * min(row[key] for row in rows)
     kind = {"type": "log"} if wide else {}
     layout = {
@@ -157,7 +161,15 @@ def _view(result: SweepResult, look: Look, limits: Mapping[str, float], key: str
         "yaxis": axis(f"{word} of an iteration [{unit.name}]".replace(" []", ""), **kind),
         "hovermode": "closest",
     }
-    return View(word, data, layout, tuple(series), 480, {i: texts for i, texts in details.items() if texts})
+    return View(word, drawn.data, layout, tuple(series), 480, drawn.details)
+
+
+def _legend(look: Look, drawn: _Drawn) -> Iterator[Series]:
+    """A button for all that is drawn under its name, with how many plans that are."""
+    for name, (role, mark) in look.buttons.items():
+        if name in drawn.shown:
+            count = sum(len(group.rows) for group in look.groups if name in group.buttons)
+            yield Series(f"{name} ({count})", role, tuple(drawn.shown[name]), mark)
 
 
 def _is_front(minimise: Sequence[str], key: str) -> bool:

@@ -13,7 +13,7 @@ from joulecast.reports.html import bullets, folded, table
 from joulecast.reports.numbers import Unit, interval, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.palette import series_role, series_symbol, word
-from joulecast.reports.sections import provenance
+from joulecast.reports.sections import provenance, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def compare_page(found: Comparison) -> Page:
         chart = ledgers_chart(one, number, found.currency)
         sections.append(Section(title, about, (chart,), folded("Every item as numbers", lines)))
     sections += [provenance(gpu) for gpu in found.descriptions]
-    more = " ".join(note[:1].upper() + note[1:] + "." for note in found.notes)
+    more = " ".join(map(sentence, found.notes))
     title = " against ".join((", ".join(found.names[1:]), found.names[0]))
     return Page(title, f"Comparison of {len(found.names)} plans", answer(found), more, figures(found), sections)
 

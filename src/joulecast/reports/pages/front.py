@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from joulecast.reports.series.front import FrontSeries
     from joulecast.simulator.iteration.result import Iteration
 
-#: Times that differ by less are called the same.
-SAME = 5e-4
+#: Times that differ by less are called the same: no forecast tells a thousandth.
+SAME = 1e-3
 
 
 def front_page(

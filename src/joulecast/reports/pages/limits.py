@@ -87,21 +87,23 @@ def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None
         Section("Which rank gets how many watts", about, (chart,), after),
         assumptions(front.notes),
     ]
-    likely = [p for p in front.uniform if p.time_s <= chosen.time_s]
     says = f"Limits of {_watts(chosen)} W by stage"
     says += " are best." if chosen is fastest else f" take {_against(fastest, chosen)} than the fastest."
-    more = f"The plan of least energy takes {_against(fastest, front.points[-1])} than the fastest."
-    if likely:
-        best = min(likely, key=lambda p: p.energy_j)
-        more = (
-            f"One limit for all, no slower, takes {percent(best.energy_j / chosen.energy_j - 1.0)} more energy. {more}"
-        )
     ends = (("fastest", fastest), ("chosen", chosen), ("least energy", front.points[-1]))
     figures = [_figure(name, p.time_s, p.energy_j, f"limits {front.together_w(p):.0f} W together") for name, p in ends]
     kicker = (
         f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}: {front.simulated} plans simulated"
     )
-    return Page("Power limits of ranks", kicker, says, more, figures, [*sections, *_origin(plan)])
+    return Page("Power limits of ranks", kicker, says, _beside(front, chosen), figures, [*sections, *_origin(plan)])
+
+
+def _beside(front: RankLimitFront, chosen: RankLimits) -> str:
+    """What one limit for all would take, and the plan of least energy."""
+    least = f"The plan of least energy takes {_against(front.points[0], front.points[-1])} than the fastest."
+    alike = [p.energy_j for p in front.uniform if p.time_s <= chosen.time_s]
+    if not alike:
+        return least
+    return f"One limit for all, no slower, takes {percent(min(alike) / chosen.energy_j - 1.0)} more energy. {least}"
 
 
 def _origin(plan: Plan | None) -> list[Section]:
