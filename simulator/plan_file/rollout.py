@@ -113,6 +113,12 @@ def check_rollout(plan: Plan, source: Source) -> None:
             f"{ROLLOUT}.generation_batch_size",
             remedy=f"Use a multiple of {plan.dp}.",
         )
+    if w.rollout.generation_batch_size % w.rollout.num_generations:
+        raise source.error(
+            f"{w.rollout.generation_batch_size} completions are not {w.rollout.num_generations} of each prompt",
+            f"{ROLLOUT}.num_generations",
+            remedy="Use a divisor of the completions that are generated at once.",
+        )
     model = w.model
     unknown = [
         (model.experts is not None, "experts"),

@@ -17,7 +17,7 @@ GRPO = (
 )
 VLLM = f"{GRPO} --use_vllm"
 AXOLOTL = RL.replace("rl: dpo", "rl: grpo\ntrl:\n  beta: 0.001\n  use_vllm: true\n  max_completion_length: 256\n"
-                     "  num_generations: 16")  # fmt: skip
+                     "  num_generations: 2")  # fmt: skip
 OWN_SWIFT = SWIFT.replace("rlhf_type dpo", "rlhf_type grpo --max_completion_length 512 --use_vllm true")
 
 
@@ -72,7 +72,7 @@ def test_rloo_weighs_and_scores_by_default(tmp_path: Path) -> None:
 def test_axolotl_has_trls_settings_in_a_table(tmp_path: Path) -> None:
     found = workload(tmp_path, AXOLOTL)
     assert (found["reference"], found["completion_tokens"]) == ("copy", 256)
-    assert found["rollout"] == {"num_generations": 16}
+    assert found["rollout"] == {"num_generations": 2}
 
 
 def test_ms_swift_has_them_beside_its_own(tmp_path: Path) -> None:

@@ -207,6 +207,7 @@ def test_the_forecast_says_who_generates() -> None:
         ({}, {"workload": {"completion_tokens": 1024}}, "workload.completion_tokens", "at most 1023"),
         ({"longest_tokens": 9}, {}, "workload.rollout.longest_tokens", "at least 256"),
         ({"generation_batch_size": 9}, TWO, "workload.rollout.generation_batch_size", "multiple of 2"),
+        ({"num_generations": 7}, {}, "workload.rollout.num_generations", "divisor"),
         (None, {"workload": {"reference": "precomputed"}}, "workload.reference", "beta is 0"),
         ({"batch": 9}, {}, "workload.rollout.batch", "max_num_seqs"),
         ({}, {"workload": {"model": "qwen3-30b-a3b"}}, "workload.rollout", "wait_s"),
