@@ -19,6 +19,7 @@ from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
 from joulecast.calibrate.meter.local_gpus import open_gpus
 from joulecast.calibrate.meter.loop import MeterWarning
 from joulecast.calibrate.meter.oddities import oddities
+from joulecast.calibrate.meter.result import compared
 from joulecast.errors import DeviceError, InputError, MeasurementError
 
 GEMM = {"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn"}
@@ -146,6 +147,20 @@ def test_a_loop_that_ends_early_keeps_its_part_and_says_what_to_do(tmp_path):
     assert quantities(meter)["power_w"].measured == pytest.approx(693, rel=0.02)
     meter.write(tmp_path / "rows.jsonl")
     assert json.loads((tmp_path / "rows.jsonl").read_text())["measured_partial"] is True
+
+
+def test_one_step_after_warming_up_is_a_part():
+    with pytest.warns(MeterWarning, match="ended after 4 steps, before it settled"):
+        meter = metered(busy(), steps=4)
+    row = meter.result.row
+    assert (row["measured_steps"], row["time_s"], meter.result.partial) == (1, pytest.approx(0.1), True)
+
+
+def test_power_has_what_the_error_of_energy_has_beyond_that_of_time():
+    row = {"gpus": 1, "rank": 0, "world_size": 1, "time_s": 2.0, "energy_j": 1000.0, "power_w": 500.0}
+    row |= {"measured_time_sd": 0.03, "measured_energy_sd": 0.05}
+    errors = {quantity.name: quantity.standard_error for quantity in compared(row, jc.predict(PLAN))}
+    assert (errors["time_s"], errors["energy_j"], errors["power_w"]) == pytest.approx((0.06, 50.0, 20.0))
 
 
 def test_a_loop_that_ends_before_anything_was_measured():
@@ -355,7 +370,8 @@ def test_numbers_are_pytorchs_where_it_is_imported(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("current", "count", "local", "index"), [(1, 2, "0", 1), (0, 2, "1", 1), (0, 1, "1", 0), (0, 2, None, 0)]
+    ("current", "count", "local", "index"),
+    [(1, 2, "0", 1), (0, 2, "1", 1), (0, 1, "1", 0), (0, 2, None, 0), (0, 2, "x", 0)],
 )
 def test_the_gpu_of_a_rank_that_names_none(monkeypatch, current, count, local, index):
     if local is not None:
