@@ -88,6 +88,8 @@ def test_the_forecast_is_that_of_the_plan_and_stands_beside():
     assert found["time_s"].error_percent == pytest.approx(100 * (forecast.time_s / found["time_s"].measured - 1))
     lines = str(meter.result).splitlines()
     assert "1 GPU, 32 iterations in 1 window" in lines[0] and lines[2].startswith("time [s]")
+    assert f" {forecast.time_s:.4g}  {forecast.time_s_p05:.4g} to {forecast.time_s_p95:.4g}  " in lines[2]
+    assert lines[6].split() == ["peak", "memory", "[GB]", f"{forecast.ranks[0].memory_bytes / 1e9:.4g}"]
     assert json.loads(json.dumps(meter.result.to_dict()))["quantities"]["time_s"]["forecast"] == forecast.time_s
 
 
@@ -158,9 +160,11 @@ def test_one_step_after_warming_up_is_a_part():
 
 def test_power_has_what_the_error_of_energy_has_beyond_that_of_time():
     row = {"gpus": 1, "rank": 0, "world_size": 1, "time_s": 2.0, "energy_j": 1000.0, "power_w": 500.0}
-    row |= {"measured_time_sd": 0.03, "measured_energy_sd": 0.05}
-    errors = {quantity.name: quantity.standard_error for quantity in compared(row, jc.predict(PLAN))}
-    assert (errors["time_s"], errors["energy_j"], errors["power_w"]) == pytest.approx((0.06, 50.0, 20.0))
+    row["measured_energy_sd"] = 0.05
+    iteration = jc.predict(PLAN)
+    for time_sd, expected in ((0.03, [0.06, 50.0, 20.0]), (None, [None, 50.0, 25.0]), (0.06, [0.12, 50.0, 0.0])):
+        found = compared({**row, "measured_time_sd": time_sd}, iteration)
+        assert [quantity.standard_error for quantity in found[:3]] == pytest.approx(expected)
 
 
 def test_a_loop_that_ends_before_anything_was_measured():
