@@ -88,50 +88,35 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     choices = {key: given.get(key, (space.value(key),)) for key in SPLITS}
     settings = _count_settings(space, values, others)
     splits: dict[_Sizes, Int] = {}
+    used: set[str] = set()
+    refused: dict[str, InputError] = {}
+    first: InputError | None = None
     found = []
-    for chosen, sizes in _possible(space, plans, values, others):
+    for chosen in itertools.product(*(range(len(values[i])) for i in others)):
+        fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
+        if not space.together.allows(fixed) or _repeats(fixed, space, plans):
+            continue
+        try:
+            sizes = _sizes(plans.frame(fixed), space, fixed)
+        except InputError as error:  # values that contradict each other whatever the split is
+            for setting in fixed.items():
+                refused.setdefault(repr(setting), error)
+            first = first or error
+            continue
+        used.update(map(repr, fixed.items()))
         if sizes not in splits:
             splits[sizes] = _splits(sizes, choices)
         rows = np.empty((len(splits[sizes]), len(values)), dtype=np.int64)
         rows[:, others] = chosen
         rows[:, [space.keys.index(key) for key in given]] = splits[sizes][:, [SPLITS.index(key) for key in given]]
         found.append(rows)
-    index = _neighbours_alike(np.concatenate(found), space.keys)
-    return Combinations(space.keys, values, index, settings * math.prod(len(v) for v in given.values()))
-
-
-def _possible(
-    space: Space, plans: Plans, values: Sequence[Sequence[Any]], others: Sequence[int]
-) -> list[tuple[tuple[int, ...], _Sizes]]:
-    """Settings of the axes ``others`` that do not contradict each other, as places of values, with their sizes.
-
-    Raises
-    ------
-    InputError
-        There is none, or a value stands in none.
-    """
-    found: list[tuple[tuple[int, ...], _Sizes]] = []
-    used: set[str] = set()
-    refused: dict[str, InputError] = {}
-    first: InputError | None = None
-    for chosen in itertools.product(*(range(len(values[i])) for i in others)):
-        fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
-        if not space.together.allows(fixed) or _repeats(fixed, space, plans):
-            continue
-        try:
-            found.append((chosen, _sizes(plans.frame(fixed), space, fixed)))
-        except InputError as error:  # values that contradict each other whatever the split is
-            first = first or error
-            for setting in fixed.items():
-                refused.setdefault(repr(setting), error)
-        else:
-            used.update(map(repr, fixed.items()))
     never = [error for setting, error in refused.items() if setting not in used]
     if first is not None and not found:
         raise first
     if never:
         raise never[0]
-    return found
+    index = _neighbours_alike(np.concatenate(found), space.keys)
+    return Combinations(space.keys, values, index, settings * math.prod(len(v) for v in given.values()))
 
 
 def _count_settings(space: Space, values: Sequence[Sequence[Any]], others: Sequence[int]) -> int:
