@@ -16,6 +16,7 @@ import joulecast as jc
 from joulecast.calibrate.devices.protocol import Settings
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
+from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.meter.local_gpus import open_gpus
 from joulecast.calibrate.meter.loop import MeterWarning
 from joulecast.calibrate.meter.oddities import oddities
@@ -207,6 +208,29 @@ def test_a_window_in_which_the_driver_stalls_is_taken_again():
     assert meter.result.row["measured_repeats"] == 3
     assert meter.result.row["measured_spoilt_windows"] >= 1
     assert quantities(meter)["time_s"].measured == pytest.approx(0.1, rel=1e-6)
+
+
+def test_a_driver_that_always_stalls_is_given_up():
+    card = busy(faults=Faults(stall_every_s=2.0, stall_s=1.0))
+    with pytest.warns(MeterWarning, match="not metered any more"):
+        meter = metered(card)
+    assert meter.done and meter.steps < 1000
+    with pytest.raises(MeasurementError, match="nothing was measured: no further window: "):
+        _ = meter.result
+
+
+def test_a_fault_that_does_not_pass_ends_the_metering(monkeypatch):
+    def faulty(*_):
+        raise FaultError(Reason.NO_READINGS, "no readings")
+
+    card = busy()
+    with jc.meter(PLAN, devices=[card]) as meter:
+        monkeypatch.setattr(meter._watch, "windows", faulty)
+        with pytest.warns(MeterWarning, match="not metered any more.*no readings"):
+            while not meter.done and meter.steps < 100:
+                card.sleep(0.1)
+                meter.step()
+    assert meter.done and meter.steps < 70  # the first window ended it
 
 
 def test_long_iterations_make_windows_of_whole_ones():
