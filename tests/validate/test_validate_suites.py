@@ -220,6 +220,26 @@ def test_flops_of_an_iteration() -> None:
     assert transformer_flops(TRAIN) == pytest.approx(one_gpu / 4)
 
 
+def test_flops_of_passes() -> None:
+    """Forward, backward, and what is read once more: for a reference model, head included, or by recomputation."""
+    plain = transformer_flops(TRAIN)
+    whole, headless = (4 / 3 * plain, 4 / 3 * transformer_flops(TRAIN | {"vocab": 0}))
+    again = transformer_flops(TRAIN | {"recompute": "full"})
+    assert again == pytest.approx(plain + headless / 4)
+    pairs = {"objective": "dpo", "reference": "copy"}
+    assert transformer_flops(TRAIN | pairs) == pytest.approx(2 * whole)
+    assert transformer_flops(TRAIN | pairs | {"reference": "precomputed"}) == pytest.approx(2 * plain)
+
+
+def test_flops_of_a_block() -> None:
+    block = {"op": "block", "hidden": 4096, "heads": 32, "B": 2, "S": 1024, "gated_mlp": False, "direction": "fwd"}
+    weights = 4 * 4096**2 + 2 * 4096 * 4 * 4096
+    forward = transformer_flops(block)
+    assert forward == pytest.approx(2 * 2048 * (weights + 1024 * 4096))
+    assert transformer_flops(block | {"direction": "bwd"}) == pytest.approx(3 * forward)
+    assert transformer_flops(block | {"tp": 4, "kv_heads": 32, "ffn": 4 * 4096}) == pytest.approx(forward / 4)
+
+
 def plan_of(**changes: Any) -> dict[str, Any]:
     return plan_of_row(TRAIN | changes, "h200-sxm")
 
