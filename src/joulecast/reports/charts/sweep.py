@@ -121,19 +121,26 @@ def against(result: SweepResult, rows: Sequence[dict[str, Any]]) -> dict[str, tu
 
 
 def _view(result: SweepResult, look: Look, limits: Mapping[str, float], key: str, word: str, base: str) -> View:
-    rows = _drawn(look)
+    rows = [row for group in look.groups if not group.best for row in group.rows]
     base = base or str(rows[0].get("currency", ""))
     time = unit_for("s", float(np.median([row["time_s"] for row in rows])))
     unit = unit_for(base, float(np.median([row[key] for row in rows])))
-    data: list[Trace] = []
+    data: list[dict[str, Any]] = []
     shown: dict[str, list[int]] = {name: [] for name in look.buttons}
     details = {}
-    for group, trace, texts in _traces(result, look, key, time, unit):
+
+    def add(group: Group, trace: Trace) -> None:
         for name in group.buttons:
             shown[name].append(len(data))
-        if texts:
-            details[len(data)] = texts
         data.append(trace)
+
+    for group in look.groups:
+        steps = front_steps(group.rows, key) if group.best and _is_front(result.minimise, key) else []
+        if len(steps) > 1:
+            add(group, _front(steps, key, time, unit))
+        if group.rows:
+            details[len(data)] = [pairs(_all(row)) for row in group.rows] if len(rows) <= MOST_POINTS // 4 else []
+            add(group, _points(group, result.keys, key, time, unit))
     counts = {name: sum(len(group.rows) for group in look.groups if name in group.buttons) for name in shown}
     series = [
         Series(f"{name} ({counts[name]})", role, tuple(shown[name]), mark)
@@ -150,26 +157,7 @@ def _view(result: SweepResult, look: Look, limits: Mapping[str, float], key: str
         "yaxis": axis(f"{word} of an iteration [{unit.name}]".replace(" []", ""), **kind),
         "hovermode": "closest",
     }
-    return View(word, data, layout, tuple(series), 480, details)
-
-
-def _drawn(look: Look) -> list[dict[str, Any]]:
-    """All plans once: the best are among the others."""
-    return [row for group in look.groups if not group.best for row in group.rows]
-
-
-def _traces(
-    result: SweepResult, look: Look, key: str, time: Unit, unit: Unit
-) -> Iterator[tuple[Group, Trace, list[Any]]]:
-    """Points of each group, the best over their front, and where there are few what a click on each shows."""
-    few = len(_drawn(look)) <= MOST_POINTS // 4
-    for group in look.groups:
-        steps = front_steps(group.rows, key) if group.best and _is_front(result.minimise, key) else []
-        if len(steps) > 1:
-            yield group, _front(steps, key, time, unit), []
-        if group.rows:
-            texts = [pairs(_all(row)) for row in group.rows] if few else []
-            yield group, _points(group, result.keys, key, time, unit), texts
+    return View(word, data, layout, tuple(series), 480, {i: texts for i, texts in details.items() if texts})
 
 
 def _is_front(minimise: Sequence[str], key: str) -> bool:
