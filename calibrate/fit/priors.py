@@ -139,11 +139,6 @@ def time_priors() -> dict[str, Prior]:
         "kernel.tile_reduce_min.bandwidth_share": Prior(0.94, 0.4, 1.0, 0.1),
         "kernel.tile_reduce_min.block_cycles": Prior(1400.0, 50.0, 2e4, 0.5, "cycle"),
     }
-    return {**priors, **_attention_times(), **_streaming_times()}
-
-
-def _attention_times() -> dict[str, Prior]:
-    priors = {}
     for (backend, direction), (eta, narrow, _) in _BACKENDS.items():
         prefix = f"kernel.attention.{backend}.{direction}."
         priors[prefix + "eta"] = Prior(eta, 0.1, 1.0, 0.3)
@@ -151,11 +146,6 @@ def _attention_times() -> dict[str, Prior]:
         priors[prefix + "imbalance"] = Prior(0.5, 0.0, 1.5, 0.4)
         priors[prefix + "block_overhead"] = Prior(1.5, 0.0, 10.0, 0.7)
         priors[prefix + "fixed_cycles"] = Prior(5000.0, 0.0, 1e5, 0.7, "cycle")
-    return priors
-
-
-def _streaming_times() -> dict[str, Prior]:
-    priors = {}
     for pattern, (share, issue, fixed, _, spread) in _STREAMING.items():
         prefix = f"kernel.streaming.{pattern}."
         priors[prefix + "bandwidth_share"] = Prior(share, 0.02, 1.0, min(spread, BANDWIDTH_SPREAD))
