@@ -104,7 +104,7 @@ _NARROW = (
 )
 _FSDP = ("parallelism.fsdp", _no_fsdp, "there is nothing to shard: FSDP is off", "Set parallelism.fsdp = true")
 _WITH_FSDP = ("parallelism.fsdp", _fsdp)
-_OF_EXPERTS = ("workload.model", _no_experts)
+_OF_EXPERTS, _CHOOSE_EXPERTS = ("workload.model", _no_experts), "Choose a model with experts"
 _RUN = (
     "workload.training_tokens",
     _no_run,
@@ -120,7 +120,6 @@ _MUON = (
 )
 MUON_KEYS = ("muon_num_ns_steps", "muon_nesterov", "muon_tp_mode", "muon_split_qkv", "muon_fp32_matmul_prec")
 _NO = "Set parallelism.fsdp = false"
-_CHOOSE_EXPERTS = "Choose a model with experts"
 FEATURES = (
     Feature(
         "workload",
