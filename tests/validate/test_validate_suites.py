@@ -207,7 +207,8 @@ def test_trivial_baselines() -> None:
     rule = baselines(gemm, ["gemm"])[0]
     assert rule.time_s == pytest.approx(2 * 8192**3 / 662e12)
     assert rule.power_w == 690.0
-    assert trivial_work({"op": "all_reduce", "gpus": 4, "bytes": 8}).amount == 12.0
+    bus = {"all_reduce": 12.0, "all_gather": 6.0, "reduce_scatter": 6.0, "broadcast": 8.0, "send_recv": 8.0}
+    assert {op: trivial_work({"op": op, "gpus": 4, "bytes": 8}).amount for op in bus} == bus
     copies = [Row("a", "copy", {"op": "copy", "bytes": 4.3e12}, Measured(time_s=2.0, power_w=5.0))]
     rule = baselines(copies, ["streaming"])[0]
     assert (rule.time_s, rule.power_w) == (pytest.approx(1.0), pytest.approx(5.0))
