@@ -65,7 +65,7 @@ class AmdCard:
         self._residency: dict[str, float] = {}
         self._locked: tuple[float, float] | None = None
         counter = self._energy()
-        if not counter and not self._power():
+        if not counter and not any(self._power_readings()):
             raise DeviceError(
                 f"amd:{place} reports neither energy nor power",
                 key="--device",
@@ -173,10 +173,6 @@ class AmdCard:
             number(found.get(name)) or None for name in ("current_socket_power", "average_socket_power")
         )
         return instant, average
-
-    def _power(self) -> float | None:
-        instant, average = self._power_readings()
-        return average if instant is None else instant
 
     def _components(self) -> dict[str, float]:
         unit = None if self._resolution is None else self._resolution * MICRO

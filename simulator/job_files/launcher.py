@@ -49,20 +49,30 @@ def read_launch(words: Sequence[Spot]) -> Launch:
         processes, machines = _number(options, ("--num-processes",)), _number(options, _NODES) or 1
         return Launch(processes, processes and processes // machines, "--num_processes", line)
     if names & set(_ELASTIC):
-        per_node, nodes = _number(options, _PER_NODE), _number(options, _NODES)
-        if nodes is None and not any(name in options for name in _NODES):
-            alone = None if _HOSTS & set(options) else 1
-            nodes = _number(options, ("--nodes", "-N")) if "srun" in names else alone
+        per_node, nodes = _number(options, _PER_NODE), _elastic_nodes(options, srun="srun" in names)
         gpus = per_node * nodes if per_node and nodes else None
         return Launch(gpus, per_node, "--nproc_per_node and --nnodes", line)
     if names & {"srun", "mpirun", "mpiexec"}:
-        slurm = "srun" in names
-        tasks, nodes = _number(options, _TASKS), _number(options, ("--nodes", "-N")) if slurm else None
-        per_node = _number(options, ("--ntasks-per-node",) if slurm else _MPI_PER_NODE)
-        per_node = per_node or (tasks // nodes if tasks and nodes else None)
-        started = tasks or (per_node * nodes if per_node and nodes else None)
-        return Launch(started, per_node, "the launcher's tasks", line)
+        return _tasks(options, line, srun="srun" in names)
     return Launch()
+
+
+def _elastic_nodes(options: Mapping[str, str], *, srun: bool) -> int | None:
+    """Nodes of ``torchrun`` and the like: as ``srun`` has them where they do not say, and without any host one."""
+    if any(name in options for name in _NODES):
+        return _number(options, _NODES)
+    if srun:
+        return _number(options, ("--nodes", "-N"))
+    return None if _HOSTS & set(options) else 1
+
+
+def _tasks(options: Mapping[str, str], line: int | None, *, srun: bool) -> Launch:
+    """What ``srun`` and ``mpirun`` start, one task for each GPU."""
+    tasks, nodes = _number(options, _TASKS), _number(options, ("--nodes", "-N")) if srun else None
+    per_node = _number(options, ("--ntasks-per-node",) if srun else _MPI_PER_NODE)
+    per_node = per_node or (tasks // nodes if tasks and nodes else None)
+    started = tasks or (per_node * nodes if per_node and nodes else None)
+    return Launch(started, per_node, "the launcher's tasks", line)
 
 
 def _options(words: Sequence[Spot]) -> dict[str, str]:

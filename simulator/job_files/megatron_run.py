@@ -16,6 +16,8 @@ REPEATED = "--mtp-use-repeated-layer"
 #: Attention that Transformer Engine chooses by architecture: cuDNN's from Hopper on, and on AMD's the vendor's own,
 #: FlashAttention's before, and neither before Ampere.
 CHOSEN = {"volta": "unfused", "turing": "unfused", "ampere": "flash-attn-2", "ada": "flash-attn-2"}
+#: What ``--attention-backend`` asks for, by the names of a plan; ``auto`` leaves it to Transformer Engine.
+_BACKENDS = {"flash": "flash-attn-2", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
 _RECIPES = ("tensorwise", "delayed", "mxfp8", "blockwise", "custom")
 _MODULES = get_args(RecomputeModule)
 
@@ -63,6 +65,11 @@ def _precision(flags: Flags, draft: Draft) -> None:
     if kept[narrow]:
         flag = f"--{narrow}-param-gather"
         draft.put(f"workload.{narrow}_param_gather", True, flag, flags.line(flag))
+    _layers_in_bf16(flags, draft)
+
+
+def _layers_in_bf16(flags: Flags, draft: Draft) -> None:
+    """First and last layers that a narrow type leaves alone."""
     ends = {end: flags.whole(f"--num-layers-at-{end}-in-bf16", 1, least=0) for end in ("start", "end")}
     if flags.on("--first-last-layers-bf16"):
         for end, count in ends.items():
@@ -158,34 +165,15 @@ def _stored_input(flags: Flags, draft: Draft) -> None:
 def _attention(
     flags: Flags, draft: Draft, environment: Mapping[str, str], architecture: str | None, *, latent: bool
 ) -> None:
-    kinds = ("flash", "fused", "unfused", "local", "auto")
-    asked = flags.text("--attention-backend", kinds) or "auto"
-    impl = flags.text("--transformer-impl", ("local", "transformer_engine", "inference_optimized"))
-    local = impl == "local" or flags.on("--deepspeed")
-    flash = sum(flags.on(f"--use-flash-attn{version}") for version in ("", "-v1", "-v2", "-triton")) > 0
-    if impl == "local":
+    backend, source, line = _attention_backend(flags, environment)
+    if flags.text("--transformer-impl") == "local":
         draft.warn("--transformer-impl local: but for attention, layers are forecast as Transformer Engine runs them")
-    source, line = _from(flags, "--attention-backend")
-    if local and asked == "auto":
-        asked, (source, line) = "flash" if flash else "local", _from(flags, "--transformer-impl")
-    if asked == "auto" and environment.get("NVTE_FUSED_ATTN") == "0":
-        asked, source, line = "flash", "NVTE_FUSED_ATTN=0", None
-    if asked == "auto" and environment.get("NVTE_FLASH_ATTN") == "0":
-        asked, source, line = "fused", "NVTE_FLASH_ATTN=0", None
-    backend = {"flash": "flash-attn-2", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}.get(asked)
     if backend is None:
         family = (architecture or "").lower().partition(" ")[0]
         backend = "cudnn" if latent else CHOSEN.get(family, "cudnn")
         source = f"what Transformer Engine chooses on {architecture or 'Hopper and later'}"
     draft.put("implementation.attention_backend", backend, source, line)
-    dropout, hidden = flags.number("--attention-dropout", 0.1), flags.number("--hidden-dropout", 0.1)
-    if backend == "unfused" and dropout:
-        draft.put("implementation.dropout", dropout, *_from(flags, "--attention-dropout"))
-    elif dropout or hidden:
-        draft.warn(
-            f"dropout of {max(dropout or 0, hidden or 0):g} (--attention-dropout, --hidden-dropout; Megatron's default "
-            "is 0.1) is not forecast with this attention: its masks take some memory, its kernels some per cent of time"
-        )
+    _dropout(flags, draft, unfused=backend == "unfused")
     if flags.on("--deterministic-mode"):
         draft.warn(
             "--deterministic-mode: what deterministic kernels add is known of FlashAttention before Hopper alone; "
@@ -193,6 +181,32 @@ def _attention(
         )
     if flags.on("--fp8-dot-product-attention") or flags.on("--fp8-dpa"):
         draft.put("implementation.attention_precision", "fp8", "--fp8-dot-product-attention")
+
+
+def _attention_backend(flags: Flags, environment: Mapping[str, str]) -> tuple[str | None, str, int | None]:
+    """The backend that flags or environment ask for, ``None`` where Transformer Engine chooses, and which said so."""
+    asked = flags.text("--attention-backend", (*_BACKENDS, "auto")) or "auto"
+    impl = flags.text("--transformer-impl", ("local", "transformer_engine", "inference_optimized"))
+    flash = sum(flags.on(f"--use-flash-attn{version}") for version in ("", "-v1", "-v2", "-triton")) > 0
+    source, line = _from(flags, "--attention-backend")
+    if asked == "auto" and (impl == "local" or flags.on("--deepspeed")):
+        asked, (source, line) = "flash" if flash else "local", _from(flags, "--transformer-impl")
+    if asked == "auto" and environment.get("NVTE_FUSED_ATTN") == "0":
+        asked, source, line = "flash", "NVTE_FUSED_ATTN=0", None
+    if asked == "auto" and environment.get("NVTE_FLASH_ATTN") == "0":
+        asked, source, line = "fused", "NVTE_FLASH_ATTN=0", None
+    return _BACKENDS.get(asked), source, line
+
+
+def _dropout(flags: Flags, draft: Draft, *, unfused: bool) -> None:
+    dropout, hidden = flags.number("--attention-dropout", 0.1), flags.number("--hidden-dropout", 0.1)
+    if unfused and dropout:
+        draft.put("implementation.dropout", dropout, *_from(flags, "--attention-dropout"))
+    elif dropout or hidden:
+        draft.warn(
+            f"dropout of {max(dropout or 0, hidden or 0):g} (--attention-dropout, --hidden-dropout; Megatron's default "
+            "is 0.1) is not forecast with this attention: its masks take some memory, its kernels some per cent of time"
+        )
 
 
 def _loss_and_gradients(flags: Flags, draft: Draft) -> None:

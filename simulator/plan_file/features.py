@@ -86,6 +86,10 @@ def _one_piece(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.overlap.nanobatches == 1 and parsed.overlap.window != "all"
 
 
+def _no_experts(parsed: PlanFile, model: ModelConfig) -> bool:
+    return model.experts is None
+
+
 def _no_muon(parsed: PlanFile, model: ModelConfig) -> bool:
     return parsed.implementation.optimizer != "muon"
 
@@ -108,6 +112,7 @@ _NARROW = (
 )
 _FSDP = ("parallelism.fsdp", _no_fsdp, "there is nothing to shard: FSDP is off", "Set parallelism.fsdp = true")
 _WITH_FSDP = ("parallelism.fsdp", _fsdp)
+_OF_EXPERTS, _CHOOSE_EXPERTS = ("workload.model", _no_experts), "Choose a model with experts"
 _RUN = (
     "workload.training_tokens",
     _no_run,
@@ -198,10 +203,9 @@ FEATURES = (
     Feature(
         "implementation",
         "moe_token_dispatcher_type",
-        "workload.model",
-        lambda parsed, model: model.experts is None,
+        *_OF_EXPERTS,
         "the model has no experts to send tokens to",
-        "Choose a model with experts",
+        _CHOOSE_EXPERTS,
     ),
     Feature(
         "implementation",
@@ -222,10 +226,9 @@ FEATURES = (
     Feature(
         "implementation",
         "moe_permute_fusion",
-        "workload.model",
-        lambda parsed, model: model.experts is None,
+        *_OF_EXPERTS,
         "the model has no experts whose rows are sorted",
-        "Choose a model with experts",
+        _CHOOSE_EXPERTS,
     ),
     Feature(
         "implementation",
@@ -238,34 +241,18 @@ FEATURES = (
     Feature(
         "implementation",
         "moe_fused_mlp",
-        "workload.model",
-        lambda parsed, model: model.experts is None,
+        *_OF_EXPERTS,
         "the model has no experts whose products could do more",
-        "Choose a model with experts",
+        _CHOOSE_EXPERTS,
     ),
-    Feature(
-        "implementation",
-        "moe_router_fusion",
-        "workload.model",
-        lambda parsed, model: model.experts is None,
-        "the model has no experts to choose",
-        "Choose a model with experts",
-    ),
-    Feature(
-        "implementation",
-        "moe_router_dtype",
-        "workload.model",
-        lambda parsed, model: model.experts is None,
-        "the model has no experts to choose",
-        "Choose a model with experts",
-    ),
+    Feature("implementation", "moe_router_fusion", *_OF_EXPERTS, "the model has no experts to choose", _CHOOSE_EXPERTS),
+    Feature("implementation", "moe_router_dtype", *_OF_EXPERTS, "the model has no experts to choose", _CHOOSE_EXPERTS),
     Feature(
         "implementation",
         "moe_dispatch_precision",
-        "workload.model",
-        lambda parsed, model: model.experts is None,
+        *_OF_EXPERTS,
         "the model has no experts to send tokens to",
-        "Choose a model with experts",
+        _CHOOSE_EXPERTS,
     ),
     *(Feature("implementation", name, *_MUON) for name in MUON_KEYS),
     Feature("site", "goodput", *_RUN),

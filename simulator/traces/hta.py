@@ -83,7 +83,7 @@ def rank_events(iteration: KernelTimeline, stage: int) -> Iterator[Event]:
     """Kernels of one GPU of a stage, in the order of their streams."""
     timeline, operators = iteration.timelines[stage], iteration.operators
     known = [_names(operator, name) for operator, name in zip(operators, timeline.names, strict=True)]
-    yield _kernel("iteration begins", 0, 0, 0, {})
+    yield _kernel("iteration begins", 0, 0, STREAMS[0], {})
     rows = zip(
         timeline.start_ns.tolist(), timeline.end_ns.tolist(), timeline.stream.tolist(), timeline.name.tolist(),
         timeline.instruction.tolist(), strict=True,

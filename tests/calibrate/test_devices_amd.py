@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from enum import Enum
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -109,6 +109,23 @@ def test_facts_and_a_sample_in_si_units(smi):
     assert (found.sm_clock_mhz, found.memory_clock_mhz, found.utilisation) == (1900.0, 1300.0, 0.99)
     card.close()
     assert smi.open == 0
+
+
+def test_a_sample_is_of_the_moment_at_which_the_counter_was_read(smi, monkeypatch):
+    card, times = AmdCard(), iter((10.0, 10.2, 10.5))
+    monkeypatch.setattr("joulecast.calibrate.devices.amd.time", SimpleNamespace(monotonic=lambda: next(times)))
+    found = card.sample()
+    assert (found.time_s, found.call_s) == pytest.approx((10.1, 0.5))
+
+
+def test_either_power_will_do_where_no_energy_is_counted(smi):
+    smi.refuse["get_energy_count"] = smi.AmdSmiLibraryException("NOT_SUPPORTED")
+    for name in ("current_socket_power", "average_socket_power"):
+        smi.power = {name: 300}
+        assert not AmdCard().facts.energy_counter
+    smi.power = {"current_socket_power": 0, "average_socket_power": "N/A"}
+    with pytest.raises(DeviceError, match="neither energy nor power"):
+        AmdCard()
 
 
 def test_reasons_are_the_counters_that_grew(smi):

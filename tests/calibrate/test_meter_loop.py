@@ -16,9 +16,11 @@ import joulecast as jc
 from joulecast.calibrate.devices.protocol import Settings
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
+from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.meter.local_gpus import open_gpus
 from joulecast.calibrate.meter.loop import MeterWarning
 from joulecast.calibrate.meter.oddities import oddities
+from joulecast.calibrate.meter.result import compared
 from joulecast.errors import DeviceError, InputError, MeasurementError
 
 GEMM = {"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn"}
@@ -87,6 +89,8 @@ def test_the_forecast_is_that_of_the_plan_and_stands_beside():
     assert found["time_s"].error_percent == pytest.approx(100 * (forecast.time_s / found["time_s"].measured - 1))
     lines = str(meter.result).splitlines()
     assert "1 GPU, 32 iterations in 1 window" in lines[0] and lines[2].startswith("time [s]")
+    assert f" {forecast.time_s:.4g}  {forecast.time_s_p05:.4g} to {forecast.time_s_p95:.4g}  " in lines[2]
+    assert lines[6].split() == ["peak", "memory", "[GB]", f"{forecast.ranks[0].memory_bytes / 1e9:.4g}"]
     assert json.loads(json.dumps(meter.result.to_dict()))["quantities"]["time_s"]["forecast"] == forecast.time_s
 
 
@@ -148,6 +152,22 @@ def test_a_loop_that_ends_early_keeps_its_part_and_says_what_to_do(tmp_path):
     assert json.loads((tmp_path / "rows.jsonl").read_text())["measured_partial"] is True
 
 
+def test_one_step_after_warming_up_is_a_part():
+    with pytest.warns(MeterWarning, match="ended after 4 steps, before it settled"):
+        meter = metered(busy(), steps=4)
+    row = meter.result.row
+    assert (row["measured_steps"], row["time_s"], meter.result.partial) == (1, pytest.approx(0.1), True)
+
+
+def test_power_has_what_the_error_of_energy_has_beyond_that_of_time():
+    row = {"gpus": 1, "rank": 0, "world_size": 1, "time_s": 2.0, "energy_j": 1000.0, "power_w": 500.0}
+    row["measured_energy_sd"] = 0.05
+    iteration = jc.predict(PLAN)
+    for time_sd, expected in ((0.03, [0.06, 50.0, 20.0]), (None, [None, 50.0, 25.0]), (0.06, [0.12, 50.0, 0.0])):
+        found = compared({**row, "measured_time_sd": time_sd}, iteration)
+        assert [quantity.standard_error for quantity in found[:3]] == pytest.approx(expected)
+
+
 def test_a_loop_that_ends_before_anything_was_measured():
     with pytest.warns(MeterWarning, match="before it warmed up"):
         meter = metered(busy(), steps=2)
@@ -188,6 +208,29 @@ def test_a_window_in_which_the_driver_stalls_is_taken_again():
     assert meter.result.row["measured_repeats"] == 3
     assert meter.result.row["measured_spoilt_windows"] >= 1
     assert quantities(meter)["time_s"].measured == pytest.approx(0.1, rel=1e-6)
+
+
+def test_a_driver_that_always_stalls_is_given_up():
+    card = busy(faults=Faults(stall_every_s=2.0, stall_s=1.0))
+    with pytest.warns(MeterWarning, match="not metered any more"):
+        meter = metered(card)
+    assert meter.done and meter.steps < 1000
+    with pytest.raises(MeasurementError, match="nothing was measured: no further window: "):
+        _ = meter.result
+
+
+def test_a_fault_that_does_not_pass_ends_the_metering(monkeypatch):
+    def faulty(*_):
+        raise FaultError(Reason.NO_READINGS, "no readings")
+
+    card = busy()
+    with jc.meter(PLAN, devices=[card]) as meter:
+        monkeypatch.setattr(meter._watch, "windows", faulty)
+        with pytest.warns(MeterWarning, match="not metered any more.*no readings"):
+            while not meter.done and meter.steps < 100:
+                card.sleep(0.1)
+                meter.step()
+    assert meter.done and meter.steps < 70  # the first window ended it
 
 
 def test_long_iterations_make_windows_of_whole_ones():
@@ -355,7 +398,8 @@ def test_numbers_are_pytorchs_where_it_is_imported(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("current", "count", "local", "index"), [(1, 2, "0", 1), (0, 2, "1", 1), (0, 1, "1", 0), (0, 2, None, 0)]
+    ("current", "count", "local", "index"),
+    [(1, 2, "0", 1), (0, 2, "1", 1), (0, 1, "1", 0), (0, 2, None, 0), (0, 2, "x", 0)],
 )
 def test_the_gpu_of_a_rank_that_names_none(monkeypatch, current, count, local, index):
     if local is not None:

@@ -21,6 +21,7 @@ from joulecast.command_line.compare_lines import key_lines, result_lines
 from joulecast.errors import DoesNotFitError, InputError
 from joulecast.plan.comparison.compare import Comparison, compare, differing_keys, names_of
 from joulecast.plan.comparison.ledgers import difference_of, time_by_part_s
+from joulecast.plan.comparison.reasons import reasons
 from joulecast.reports.pages.compare import figures
 from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
@@ -145,6 +146,22 @@ def test_reasons_say_what_the_ledgers_say(three: Comparison) -> None:
     assert compare([iteration, iteration], ["one", "two"]).against[0].reasons == ()
 
 
+def test_a_reason_names_the_three_largest_changes_of_a_tenth_or_more() -> None:
+    one, slower = jc.predict(SMALL), jc.predict(SMALL, ["power.clock_mhz=1500"])
+    key, names = ("energy_j", "component"), ("hbm", "tensor", "vector", "link", "static")
+    before = dict.fromkeys(names, 100.0)
+
+    def said(*changes: float) -> str:
+        after = {name: 100.0 + change for name, change in zip(names, changes, strict=True)}
+        return reasons({key: difference_of(key, before, after)}, one, slower)[0]
+
+    assert (
+        said(15, -32, 38, 12, 3) == "7.2 % more energy of the GPUs: vector units +38 J, tensor cores -32 J, HBM +15 J"
+    )
+    assert said(0, 11, -80, 0, -9) == "15.6 % less energy of the GPUs: vector units -80 J, tensor cores +11 J"
+    assert f"SM clock 1500 instead of {one.clock_mhz:.0f} MHz" in compare([one, slower], ["a", "b"]).against[0].reasons
+
+
 def test_hardware_and_cost_alone() -> None:
     plans = [load_plan(SMALL), load_plan(SMALL, ["site.carbon_intensity_kg_per_kwh=0.02", "site.pue=1.1"])]
     found = compare([jc.predict(plan) for plan in plans], ["grid", "hydro"])
@@ -169,7 +186,7 @@ WRITTEN: list[tuple[dict[str, Any], tuple[Any, Any]]] = [
     ({"workload.fp8_param_gather": True}, (False, True)),
     ({"workload.moe_load_imbalance": 1.3}, (1.1, 1.3)),
     ({"workload.num_layers_at_start_in_bf16": 2}, (0, 2)),
-    ({"workload.num_layers_at_end_in_bf16": 1}, (0, 1)),
+    ({"workload.num_layers_at_end_in_bf16": 3}, (0, 3)),
     ({"overlap.grad_bucket_mb": 50.0}, (152.587890625, 50.0)),
     ({"power.clock_mhz": {"forward": 1410}}, (None, {"forward": 1410.0})),
     ({"power.clock_mhz": [1410, 1500]}, (None, [1410.0, 1500.0])),

@@ -74,6 +74,14 @@ def test_no_slope_is_zero():
     assert not len(slopes)
 
 
+def test_the_steepest_slope_lies_between_the_fastest_options():
+    found, single = options((1.0, 1e6), (1.000001, 200.0), (2.0, 100.0)), options((1.0, 5.0))
+    ((_, slopes), (_, none)), quantum = integer_slopes([found, single], [1000, 1])
+    assert len(slopes) == 2 and 2**56 < 1000 * int(slopes[-1]) <= 2**60
+    assert slopes[-1] * quantum == pytest.approx((1e6 - 200.0) / 1e-6 + WAIT_W, rel=1e-6)
+    assert len(none) == 0
+
+
 def test_steep_slopes_do_not_overflow():
     found = options((0.1, 1e9), (0.100001, 1.0), wait_w=0.0)
     ((_, slopes),), quantum = integer_slopes([found], [1000])

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 from dataclasses import replace
 
@@ -88,9 +89,38 @@ def test_the_search_finds_what_is_there(exact, plan, monkeypatch):
         assert found.at(point.time_s * 1.001).energy_j <= 1.005 * point.energy_j
 
 
+def test_the_limits_that_locked_clocks_need_are_good_starts(exact, plan, monkeypatch):
+    monkeypatch.setattr(search, "ALL", 0)
+    monkeypatch.setattr(search, "STRIDES", ())
+    found = search.rank_limit_front(plan, GRID)
+    assert found.simulated <= 10
+    for end in (0, -1):
+        assert found.points[end].power_limit_w == exact.points[end].power_limit_w
+
+
+def test_neighbours_find_what_no_start_is_near(exact, plan, monkeypatch):
+    for name, value in (("ALL", 0), ("STARTS", 1), ("STRIDES", (1,))):
+        monkeypatch.setattr(search, name, value)
+    found = search.rank_limit_front(plan, GRID)
+    for point in exact.points:
+        assert found.at(point.time_s * 1.001).energy_j <= 1.005 * point.energy_j
+
+
+def test_a_search_within_a_budget_gives_one_ranks_watts_to_another(plan, monkeypatch):
+    budget = 2 * 4 * 450.0
+    exact = search.rank_limit_front(plan, GRID, budget_w=budget)
+    for name, value in (("ALL", 0), ("STARTS", 1), ("STRIDES", (1,))):
+        monkeypatch.setattr(search, name, value)
+    found = search.rank_limit_front(plan, GRID, budget_w=budget)
+    for point in exact.points:
+        assert found.at(point.time_s * 1.001).energy_j <= 1.001 * point.energy_j
+
+
 def test_a_budget_is_kept_and_used_well(exact, plan):
     budget = 2 * 4 * 450.0
     found = search.rank_limit_front(plan, GRID, budget_w=budget)
+    within = [limits for limits in itertools.product(GRID, repeat=4) if 2 * sum(limits) <= budget]
+    assert found.simulated == len(within) + len([limit for limit in GRID if 8 * limit > budget])
     assert all(found.together_w(point) <= budget for point in found.points)
     allowed = [p for p in exact.points if exact.together_w(p) <= budget]
     assert found.points[0].time_s <= allowed[0].time_s

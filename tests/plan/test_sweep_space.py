@@ -6,10 +6,12 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError
+from joulecast.plan.knobs.ranges import range_values
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import load_space, space_from_dict
 from joulecast.simulator.plan_file.plan import plan_from_dict
+from joulecast.simulator.plan_file.source import Source
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
 VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
@@ -96,6 +98,14 @@ def test_a_plan_of_one_stage_is_offered_once(tables):
     passed, _ = legal(space_from_dict(tables(**{PP: [1, 2], "schedule__name": names})))
     of = {stages: [v["schedule.name"] for v, plan in passed if plan.pp == stages] for stages in (1, 2)}
     assert of[1] == ["gpipe", "interleaved-1f1b"] and "1f1b" in of[2]
+
+
+def test_both_ends_of_a_range_belong_to_it():
+    ranges = ({"min": 4, "max": 4}, {"min": 0.1, "max": 0.3, "step": 0.1}, {"min": 1, "max": 4, "step": 2})
+    found = [range_values(value, "key", Source()) for value in ranges]
+    assert found == [(4,), pytest.approx((0.1, 0.2, 0.3)), (1, 3)]
+    with pytest.raises(InputError, match="is no range"):
+        range_values({"min": False, "max": 1}, "key", Source())
 
 
 def test_ranges_lists_and_single_values(tables):

@@ -77,7 +77,12 @@ def test_files_are_those_of_a_profiler(traced):
         for arguments in sent:
             assert arguments["Collective name"] in known
             assert arguments["dtype"] == "BFloat16" and arguments["Group size"] > 1
-            assert arguments["In msg nelems"] > 0
+            whole = not arguments["Collective name"].endswith("_base")  # gathers and scatters share
+            assert (
+                arguments["In msg nelems"] > 0 and (arguments["In msg nelems"] == arguments["Out msg nelems"]) == whole
+            )
+        assert {e["tid"] for e in found} == {e["args"]["stream"] for e in found} == {7, 20}  # PyTorch's numbers
+        assert (found[0]["name"], found[0]["ts"], found[0]["dur"]) == ("iteration begins", 0, 0)
         ends = max(e["ts"] + e["dur"] for e in found)
         assert ends == pytest.approx(timeline.time_s * 1e6, abs=1)
 

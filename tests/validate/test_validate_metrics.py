@@ -7,6 +7,7 @@ import pytest
 
 from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.validate.scoring import metrics
+from joulecast.validate.scoring.regret import line, regret
 from joulecast.validate.scoring.result import Prediction, ScoredRow
 from joulecast.validate.scoring.summary import figures, summarise
 
@@ -42,8 +43,24 @@ def test_coverage_and_half_width() -> None:
     measured = metrics.as_array([1.0, 2.0, None])
     low, high = metrics.as_array([0.9, 2.1, 0.0]), metrics.as_array([1.1, 2.3, 9.0])
     assert metrics.coverage(measured, low, high) == 0.5
+    assert metrics.coverage(measured, measured, high) == 1.0  # the ends are inside
     predicted = metrics.as_array([1.0, 2.0, 1.0])
     assert metrics.mean_half_width(predicted, low, high, measured) == pytest.approx((0.1 + 0.05) / 2)
+
+
+def test_factors_of_a_forecast_lie_to_either_side() -> None:
+    found = Prediction.within(2.0, 600.0, 300.0, (1.25, 1.5, 1.2), clock_mhz=1400.0)
+    assert (found.time_s, found.time_s_p05, found.time_s_p95) == pytest.approx((2.0, 1.6, 2.5))
+    assert (found.energy_j, found.energy_j_p05, found.energy_j_p95) == pytest.approx((600.0, 400.0, 900.0))
+    assert (found.power_w, found.power_w_p05, found.power_w_p95) == pytest.approx((300.0, 250.0, 360.0))
+    assert found.sm_clock_mhz == 1400.0
+
+
+def test_regrets_of_several_problems() -> None:
+    told = line("time_s", "forecast", [0.01, 0.02, 0.0612])
+    assert (told["problems"], told["mean_regret_percent"], told["worst_regret_percent"]) == (3, 3.04, 6.12)
+    said, measured = (metrics.as_array(values) for values in ([1.0, 0.9, None], [4.0, 6.0, 1.0]))
+    assert regret(said, measured) == pytest.approx(0.5)
 
 
 def test_geometric_mean() -> None:

@@ -207,7 +207,8 @@ def test_trivial_baselines() -> None:
     rule = baselines(gemm, ["gemm"])[0]
     assert rule.time_s == pytest.approx(2 * 8192**3 / 662e12)
     assert rule.power_w == 690.0
-    assert trivial_work({"op": "all_reduce", "gpus": 4, "bytes": 8}).amount == 12.0
+    bus = {"all_reduce": 12.0, "all_gather": 6.0, "reduce_scatter": 6.0, "broadcast": 8.0, "send_recv": 8.0}
+    assert {op: trivial_work({"op": op, "gpus": 4, "bytes": 8}).amount for op in bus} == bus
     copies = [Row("a", "copy", {"op": "copy", "bytes": 4.3e12}, Measured(time_s=2.0, power_w=5.0))]
     rule = baselines(copies, ["streaming"])[0]
     assert (rule.time_s, rule.power_w) == (pytest.approx(1.0), pytest.approx(5.0))
@@ -218,6 +219,26 @@ def test_flops_of_an_iteration() -> None:
     tokens, weights = 8 * 4096, 8.03e9 - 128256 * 4096
     assert one_gpu == pytest.approx(6 * tokens * weights + 3 * 32 * 2 * tokens * 4096 * 4096, rel=0.01)
     assert transformer_flops(TRAIN) == pytest.approx(one_gpu / 4)
+
+
+def test_flops_of_passes() -> None:
+    """Forward, backward, and what is read once more: for a reference model, head included, or by recomputation."""
+    plain = transformer_flops(TRAIN)
+    whole, headless = (4 / 3 * plain, 4 / 3 * transformer_flops(TRAIN | {"vocab": 0}))
+    again = transformer_flops(TRAIN | {"recompute": "full"})
+    assert again == pytest.approx(plain + headless / 4)
+    pairs = {"objective": "dpo", "reference": "copy"}
+    assert transformer_flops(TRAIN | pairs) == pytest.approx(2 * whole)
+    assert transformer_flops(TRAIN | pairs | {"reference": "precomputed"}) == pytest.approx(2 * plain)
+
+
+def test_flops_of_a_block() -> None:
+    block = {"op": "block", "hidden": 4096, "heads": 32, "B": 2, "S": 1024, "gated_mlp": False, "direction": "fwd"}
+    weights = 4 * 4096**2 + 2 * 4096 * 4 * 4096
+    forward = transformer_flops(block)
+    assert forward == pytest.approx(2 * 2048 * (weights + 1024 * 4096))
+    assert transformer_flops(block | {"direction": "bwd"}) == pytest.approx(3 * forward)
+    assert transformer_flops(block | {"tp": 4, "kv_heads": 32, "ffn": 4 * 4096}) == pytest.approx(forward / 4)
 
 
 def plan_of(**changes: Any) -> dict[str, Any]:
