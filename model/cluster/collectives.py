@@ -51,7 +51,7 @@ STEPS = {
 
 #: Passes of the moved bytes through a GPU's memory: what is received is written, and passed on from L2; a sum reads its
 #: own share as well [1]. A product of two streams took 1.00-1.08, 1.20 and 1.12 times as long beside an all-gather, a
-#: reduce-scatter and an all-reduce of four H200s.
+#: reduce-scatter and an all-reduce of four H200s, 1.21 and 1.17 beside the former of two H100s.
 MEMORY_PASSES = {
     "all_reduce": 1.5,
     "reduce_scatter": 2.0,
@@ -59,6 +59,8 @@ MEMORY_PASSES = {
     "token_exchange": 2.0,
     "hybrid_exchange": 2.0,
 }
+#: What an all-gather reads of the share that a GPU gives: half of all bytes on two GPUs.
+READ_SHARE = {"all_gather": 1.0}
 
 #: What one SM's block of DeepEP's and of HybridEP's kernels exchanges, which the bulk copy engine feeds [B/s]; and how
 #: sharply the lesser of blocks and links decides. 16, 24 and 32 SMs of DeepEP dispatched and combined 336, 469 and 568
@@ -227,7 +229,7 @@ def _work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) ->
         cycles=(kind not in TOKEN_EXCHANGES) * by_cta / (ctas * gpu["collective.bytes_per_cta_cycle"]),
         link_s=np.maximum(_with_rows(by_link / rate, shapes), np.where(domains > 1, np.maximum(across, steps), 0.0)),
         link_bytes=energetic + leaving / local,
-        memory_bytes=_moved(shapes.bytes, n, kind, 0.0) * MEMORY_PASSES.get(kind, 1.0),
+        memory_bytes=_moved(shapes.bytes, n, kind, READ_SHARE.get(kind, 0.0)) * MEMORY_PASSES.get(kind, 1.0),
         ctas=ctas,
     )
 

@@ -109,6 +109,9 @@ def sharded_forward(
 ) -> tuple[Launch, ...]:
     """Forward of a stage for one micro-batch: the root's parameters first, then each layer's beside the one before.
 
+    Nothing frees the root's parameters after a forward that no backward follows, so that the next one finds them whole
+    (``fully_shard``'s default for a root; traces of two iterations with a reference have none for it).
+
     Parameters
     ----------
     units
@@ -120,7 +123,7 @@ def sharded_forward(
     if sharding.keeps:
         return tuple(launch for unit in units for launch in unit.launches)
     if root.elements:
-        weaver.run(root, weaver.gather(root, "root"))
+        weaver.run(root, None if implementation.gradient_free else weaver.gather(root, "root"))
     weaver.layers(units, reduce=False, gather=True)
     return tuple(weaver.out)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 from joulecast.errors import GuardError
 from joulecast.model.framework.launches import Launch, streaming
@@ -75,6 +77,19 @@ def test_streams_lose_the_memory_that_the_collective_takes(gpu: GpuModel) -> Non
         drag(stream, replace(GATHER, kind=kind), 24, gpu) for kind in ("all_gather", "all_reduce", "reduce_scatter")
     )
     assert np.all((gather > 1.03) & (gather < reduce) & (reduce < scatter) & (scatter < 1.22))
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_an_all_gather_reads_the_share_that_a_gpu_gives(kind: str) -> None:
+    """Kernels that the memory holds up, traced on two H100s at 1,700 MHz; without that share 1.07."""
+    card = gpu_model(load_gpu("h100-sxm"))
+    with (ROOT / "calibrate" / "recorded" / "h100_sxm_beside" / "kernels.jsonl").open(encoding="utf-8") as text:
+        rows = [json.loads(line) for line in text]
+    vectors = [row for row in rows if row["kernel"] == "operator on whole vectors" and row["beside"] == kind]
+    alone_us, beside_us = (np.array([row[key] for row in vectors]) for key in ("alone_us", "beside_us"))
+    found = float(np.exp(np.average(np.log(beside_us / alone_us), weights=alone_us)))
+    stream = streaming("mul", "product", 4096 * 14336, reads=2, dtype="bf16").operator
+    assert drag(stream, Collective(kind, 4.36e8, 2, dtype="bf16"), 24, card)[1] == pytest.approx(found, abs=0.08)
 
 
 def test_copy_engines_hold_no_sms_but_take_memory(gpu: GpuModel) -> None:

@@ -169,6 +169,29 @@ def test_a_sharded_reference_is_gathered_in_its_forward() -> None:
     assert twice["layer.all_gather"] == 2 * once["layer.all_gather"] > 0
 
 
+def test_what_is_outside_a_references_layers_is_never_gathered_again() -> None:
+    """No backward frees it; adapters that are off leave the model's own, which its backward needs whole."""
+    sharded = {"cluster": {"gpus": 2}, "parallelism": {"fsdp": True}}
+    for tables in ({}, {"workload": LORA}):
+        twice, once = (kernels(plan(name, **tables, **sharded), "forward") for name in ("dpo", "simpo"))
+        assert twice["root.all_gather"] == once["root.all_gather"] == 1
+
+
+def test_what_is_outside_a_references_layers_stays_whole_in_a_layers_backward() -> None:
+    """One micro-batch of long sequences whose layers are computed again is fullest there."""
+    tables = {
+        "cluster": {"gpus": 2},
+        "parallelism": {"fsdp": True},
+        "schedule": {"recompute": "full"},
+        "implementation": {"zero_grad_set_to_none": True},
+    }
+    model = plan().workload.model
+    outside = 2.0 * (model.vocab * model.hidden + model.hidden)
+    copy, none = (footprint_of(plan(name, **tables), 0) for name in ("dpo", "simpo"))
+    more = (copy.gathered + copy.transient + copy.gradients) - (none.gathered + none.transient + none.gradients)
+    assert more == pytest.approx(outside)
+
+
 def test_ligers_kernels_of_layers_run_in_both_models() -> None:
     """Norms, rotation and gate are swapped in either; the loss stays as it is, without a kernel of Liger."""
     swapped = {"implementation": {"liger_kernel": ["rms_norm", "rope", "swiglu"]}}
