@@ -46,7 +46,6 @@ def plan(model: Any = "nemotron-h-8b", *, users: bool = False, **tables: dict[st
 @pytest.mark.parametrize(
     ("users", "tables", "key"),
     [
-        (False, {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
         (True, {"implementation": {"modules": "joint"}}, "implementation.modules"),
         (True, {"implementation": {"modules": "torchtitan"}}, "implementation.modules"),
         (True, {"implementation": {"compile": True}}, "implementation.compile"),
