@@ -92,6 +92,8 @@ def _recomputation(config: SettingsFile, draft: Draft) -> None:
 
 
 def _optimizer(config: SettingsFile, draft: Draft) -> None:
+    if _muon(config, draft):
+        return
     name = config.value("optim", str, "adamw_torch_fused")
     if put_optimizer(config, draft, "optim", name, TRAINERS):
         return
@@ -108,3 +110,26 @@ def _optimizer(config: SettingsFile, draft: Draft) -> None:
         draft.warn(
             f"{config.own('optim')} adamw_torch: the optimizer is forecast in fused kernels, not in PyTorch's foreach"
         )
+
+
+def _muon(config: SettingsFile, draft: Draft) -> bool:
+    """Put a trainer's own copy of Muon into the plan; Hugging Face's Trainer has none.
+
+    Copies in LLaMA-Factory 0.9 (``use_muon``) and Axolotl 0.19 (``optimizer: muon``) step matrices by the operations of
+    ``torch.optim.Muon``, one by one.
+
+    Returns
+    -------
+    bool
+        Whether the job trains with it.
+    """
+    axolotls = config.own("optim") == "optimizer" and config.value("optim", str, "") == "muon"
+    if not (axolotls or config.on("use_muon")):
+        return False
+    key = "optim" if axolotls else "use_muon"
+    draft.put("implementation.optimizer", "muon", *config.source(key))
+    draft.warn(
+        f"{config.own(key)}: the trainer's own copy of Muon is forecast as torch.optim.Muon, with PyTorch's fused "
+        "AdamW for embedding and head, which it steps by a dozen operations each"
+    )
+    return True
