@@ -11,7 +11,7 @@ from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.named_files import named_path
 
 #: What a repository's name has behind or in front of a model's, whose shape it leaves as it is.
-_TUNED = re.compile(r"[-_](instruct|base|chat|it|pt|hf|bf16|thinking|v0\.1|17b-\d+e|\d{4})$")
+_TUNED = re.compile(r"[-_](instruct|base|chat|it|pt|pretrain|hf|bf16|thinking|v0\.1|17b-\d+e|\d{4})$")
 _OWNED = ("meta-",)
 #: Letters of a name that is shown.
 MOST_LETTERS = 100
