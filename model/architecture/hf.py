@@ -127,7 +127,8 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         For an unknown ``model_type``, a missing key, a wrong type or sizes that do not fit together.
     """
     if not isinstance(data, Mapping):
-        raise InputError("a model configuration must be a JSON object", file=file)
+        remedy = "Give a config.json, as Hugging Face's hub has one for each model."
+        raise InputError("a model configuration must be a JSON object", file=file, remedy=remedy)
     kind = _kind(data, file)
     text_part = FAMILIES[kind].text_of != ""
     if text_part:

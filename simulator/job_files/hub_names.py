@@ -40,6 +40,7 @@ def hub_model(name: str) -> str | None:
 def put_named_model(draft: Draft, asked: Asked, name: str | None, source: tuple[str, int | None]) -> None:
     """Put the model that a job names into the plan, or what is missing of it."""
     if asked.model is not None:
+        asked.named_model()
         draft.put("workload.model", asked.model, "--model")
         return
     remedy = "a name of `joulecast models` or the path of a config.json (--model)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from joulecast.errors import nearest
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.optimizers import TRAINERS, put_optimizer
 from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
@@ -31,6 +32,8 @@ _FLASH = ("use_flash_attention_2", "use_flash_attn", "flash_attention")
 _DYNAMO = ("dynamo_config.dynamo_backend", "dynamo_backend")
 #: Kinds of AdamW by PyTorch and torchao, in fewer bits.
 _OF_ADAMW = re.compile(r"adamw(_torch)?(_(4|8)bit)?")
+#: How alike a name must be to one of these to be taken for a slip; other optimizers' names are less so.
+MISSPELT = 0.9
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf")
 
 
@@ -103,6 +106,8 @@ def _optimizer(config: SettingsFile, draft: Draft) -> None:
         )
         return
     if name not in _OPTIMIZERS:
+        if near := nearest(name, [*TRAINERS, *_OPTIMIZERS], 1, alike=MISSPELT):
+            raise config.error(f"no optimizer {name!r} is known", "optim", f"Did you mean {near[0]!r}?")
         raise config.error(other_optimizer(name), "optim", "Set it to adamw_torch_fused to forecast that instead.")
     if name == "adamw_hf":
         draft.put("implementation.optimizer", "adamw-for-loop", *config.source("optim"))
