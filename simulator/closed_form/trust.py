@@ -22,7 +22,7 @@ UNEVEN = 1.5
 
 
 #: Power limit over the board's own below which boards run near their lowest clock, where waits and bursts count most.
-TIGHT = 0.42
+TIGHT = 0.405
 
 
 def has_uneven_chunks(plan: Plan) -> bool:
