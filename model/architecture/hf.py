@@ -32,6 +32,7 @@ ALIASES = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",
     "mistral-7b-v0.1": "mistral-7b",
+    "mistral-7b-instruct-v0.3": "mistral-7b-v0.3",
     "mistral-nemo": "mistral-nemo-12b",
     "qwen2-0.5b": "qwen2.5-0.5b",
     "qwen2-1.5b": "qwen2.5-1.5b",
@@ -46,6 +47,13 @@ ALIASES = {
     "nemotron-h-56b-base-8k": "nemotron-h-56b",
     "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
     "nvidia-nemotron-3-super-120b-a12b": "nemotron-3-super-120b-a12b",
+    "nvidia-nemotron-3-ultra-550b-a55b": "nemotron-3-ultra-550b-a55b",
+    "exaone-4.0-1.2b": "exaone-4-1.2b",
+    "exaone-4.0-32b": "exaone-4-32b",
+    "ling-mini-base-2.0": "ling-mini-2.0",
+    "ring-mini-2.0": "ling-mini-2.0",
+    "ling-flash-base-2.0": "ling-flash-2.0",
+    "ring-flash-2.0": "ling-flash-2.0",
     "gpt-175b": "gpt3-175b",
     "gpt-3-175b": "gpt3-175b",
 }
@@ -120,7 +128,8 @@ def parse_config(data: object, *, name: str, file: str) -> ModelConfig:
         For an unknown ``model_type``, a missing key, a wrong type or sizes that do not fit together.
     """
     if not isinstance(data, Mapping):
-        raise InputError("a model configuration must be a JSON object", file=file)
+        remedy = "Give a config.json, as Hugging Face's hub has one for each model."
+        raise InputError("a model configuration must be a JSON object", file=file, remedy=remedy)
     kind = _kind(data, file)
     text_part, whole, whole_kind = FAMILIES[kind].text_of != "", data, kind
     if text_part:

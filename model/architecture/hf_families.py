@@ -93,6 +93,18 @@ _LLAMA4 = {
 }
 
 _QWEN3 = Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, defaults=_QWEN)
+#: ERNIE rotates neighbouring values, and has biases nowhere unless its file says so.
+_ERNIE = replace(
+    _LLAMA, attention_bias_key="use_bias", mlp_bias_key="use_bias", paired_rotary=True, tied_embeddings=True
+)
+#: Hunyuan norms queries and keys, behind their rotation.
+_HUNYUAN = Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias", qk_norm=True)
+#: Ling's layers, whose first versions have no norms of queries and keys, and rotate whole heads.
+_LING = Family(
+    attention_bias_key="use_qkv_bias",
+    qk_norm_key="use_qk_norm",
+    experts=replace(_DEEPSEEK_EXPERTS, count="num_experts", shared="num_shared_experts", every=""),
+)
 
 _COHERE = Family(
     tied_embeddings=True,
@@ -114,6 +126,29 @@ def _minimax_m2(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (isinstance(width, int) and isinstance(rotated, int) and width):
         return data
     return {**data, "partial_rotary_factor": rotated / width}
+
+
+def _hunyuan(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Hunyuan's experts, whose numbers its file has for each layer, all of them alike."""
+
+    def of(key: str, default: object) -> object:
+        value = data.get(key, default)
+        alike = isinstance(value, list) and value and value.count(value[0]) == len(value)
+        return value[0] if alike else value
+
+    width = of("moe_intermediate_size", data.get("intermediate_size"))
+    active, shared = of("moe_topk", 1), of("num_shared_expert", 1)
+    return {**data, "moe_intermediate_size": width, "num_experts_per_tok": active, "n_shared_experts": shared}
+
+
+def _ernie(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """ERNIE's number of experts of a token by its common name; behind the last layer with experts there is none."""
+    last = data.get("num_hidden_layers", 0)
+    end = data.get("moe_layer_end_index")
+    if isinstance(last, int) and end not in (None, -1, last - 1):
+        without = list(range(end + 1, last)) if isinstance(end, int) and end >= 0 else end
+        data = {**data, "mlp_only_layers": without}
+    return {**data, "num_experts_per_tok": data.get("moe_k", 6)}
 
 
 def _llama4(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -191,6 +226,27 @@ FAMILIES: Mapping[str, Family] = {
     "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k25": Family(text_of="kimi_k2"),
     "dots1": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, experts=_DEEPSEEK_EXPERTS),
+    "seed_oss": Family(qkv_bias=True, attention_bias_key="attention_bias", mlp_bias_key="mlp_bias"),
+    "ernie4_5": _ERNIE,
+    "ernie4_5_moe": replace(
+        _ERNIE,
+        experts=ExpertKeys(
+            count="moe_num_experts",
+            shared="moe_num_shared_experts",
+            dense="moe_layer_start_index",
+            every="moe_layer_interval",
+            from_first=True,
+            router="wide softmax",
+        ),
+        defaults={"moe_layer_start_index": 1},
+        adapt=_ernie,
+    ),
+    "hunyuan_v1_dense": _HUNYUAN,
+    "hunyuan_v1_moe": replace(
+        _HUNYUAN, experts=ExpertKeys(shared="n_shared_experts", router="wide softmax"), adapt=_hunyuan
+    ),
+    "bailing_moe": _LING,
+    "bailing_moe_v2": replace(_LING, qk_norm=True, rotary_fraction=0.5),
     "phi3": Family(joint_projections=True, sliced_projections=True),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA, norm_place="around", period=2, defaults=_GEMMA2),

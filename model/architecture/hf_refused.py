@@ -27,6 +27,8 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings in every layer and several residual streams"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), "convolutions in most of their layers"),
+    "apertus": "an activation with weights of its own in every layer (xIELU)",
+    **dict.fromkeys(("bailing_hybrid", "bailing_moe_linear"), _LINEAR),
     **dict.fromkeys(("nemotron-nas", "deci"), "layers of different sizes (block_configs)"),
     **dict.fromkeys(("recurrent_gemma", "rwkv"), "recurrent layers"),
 }

@@ -322,7 +322,8 @@ def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -
     apart = shapes.windowed
     if apart.any():
         seen = np.minimum(np.ceil((shapes.window - 1.0) / BLOCK) + 1.0, keys)
-        blocks = np.where(apart, per_head * seen - seen * (seen - 1.0) / 2.0, blocks)
+        short = (seen - (keys - per_head) - 1.0).clip(0.0)  # blocks of queries before which there are fewer keys
+        blocks = np.where(apart, per_head * seen - short * (short + 1.0) / 2.0, blocks)
         keys = np.where(apart, seen, keys)
     if documents is not None:
         known = documents.known

@@ -17,12 +17,15 @@ the squares that no document touches. Where documents begin at any position of a
 ``l = (a - 1) B + r`` tokens, ``0 < r <= B``, meets a blocks with the chance ``1 - (r - 1) / B`` and a + 1 otherwise;
 two neighbours share the square on the diagonal in which one ends and the other begins. Documents of whole blocks lie on
 the grid. In a window no block of queries meets more than ⌈(W - 1) / B⌉ + 1 squares.
+
+A step of a ring of context-parallel ranks takes q queries of each document with k keys and no mask: q·k pairs, and
+⌈q / B⌉ · ⌈k / (B/2)⌉ / 2 squares.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,14 +73,17 @@ class Documents(HashedOnce):
     load
         Pairs of positions over those of the mean sequence: of a rank whose documents are longer. In a window, which
         longer documents hardly notice, none are more.
+    unmasked
+        Keys of a document over its queries, all of which see all of them; 0: as many, under a causal mask.
     """
 
     pieces: tuple[tuple[float, float], ...]
     load: float = 1.0
+    unmasked: float = 0.0
 
     def pairs(self, window: int = 0) -> float:
         """Pairs of positions that a causal mask leaves of a sequence, of ``window`` keys for each query if not 0."""
-        whole = 0.5 * sum(count * length * length for length, count in self.pieces)
+        whole = (self.unmasked or 0.5) * sum(count * length * length for length, count in self.pieces)
         if not self._cut(window):
             return self.load * whole
         return whole - 0.5 * sum(count * max(length - window, 0.0) ** 2 for length, count in self.pieces)
@@ -87,8 +93,14 @@ class Documents(HashedOnce):
         """Documents of a sequence."""
         return sum(count for _, count in self.pieces)
 
+    def share(self, part: float, unmasked: float = 0.0) -> Documents:
+        """A ``part`` of the tokens of each document, which see ``unmasked`` times as many keys; 0: those before."""
+        return replace(self, pieces=tuple((part * length, count) for length, count in self.pieces), unmasked=unmasked)
+
     def blocks(self, size: float, window: int = 0) -> Blocks:
         """Blocks of ``size`` queries and keys, of kernels that begin anew at each document."""
+        if self.unmasked:
+            return self._rectangles(size)
         squares = more = 0.0
         step, cut = 0.5 * size, self._cut(window)
         for length, count in self.pieces:
@@ -99,6 +111,15 @@ class Documents(HashedOnce):
             more += count * length / size if length > size else 0.0
         load = 1.0 if cut else self.load
         return Blocks(self._queries(size), load * squares, self._longest(size, window), more)
+
+    def _rectangles(self, size: float) -> Blocks:
+        """Blocks where no mask hides anything of a document."""
+        keys = [math.ceil(2.0 * self.unmasked * length / size) / 2.0 for length, _ in self.pieces]
+        squares = sum(
+            count * math.ceil(length / size) * k for (length, count), k in zip(self.pieces, keys, strict=True)
+        )
+        more = sum(count * length / size for length, count in self.pieces if length > size)
+        return Blocks(self._queries(size), self.load * squares, max(keys), more)
 
     def grid(self, size: float, window: int = 0) -> Blocks:
         """The same of kernels that lay one grid over the sequence."""

@@ -193,14 +193,15 @@ class Attention(HashedOnce):
     def flops(self) -> float:
         """4·B·H·D for each pair of positions forward, S² of them, half of it masked when causal; ×2.5 backward.
 
-        Of W keys a query sees S·W - W²/2 pairs are left, of documents of l tokens Σ l²/2. Of keys wider than values see
-        :func:`products_width`.
+        Of W keys a query sees S·W - (W - E)²/2 pairs are left where E < W keys lie before the first query, of documents
+        of l tokens Σ l²/2. Of keys wider than values see :func:`products_width`.
         """
         pairs = self.sequence * (self.keys - (0.5 * self.sequence if self.causal else 0.0))
         if self.documents is not None:
             pairs = self.documents.pairs(self.window)
         elif 0 < self.window < self.keys:
-            pairs = self.window * (self.sequence - 0.5 * self.window)
+            hidden = max(self.window - (self.keys - self.sequence), 0)
+            pairs = self.window * self.sequence - 0.5 * hidden * hidden
         width = products_width(self.head_dim, self.value_dim, backward=self.direction != "forward")
         return 2.0 * self.batch * self.heads * width * pairs
 

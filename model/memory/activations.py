@@ -28,6 +28,7 @@ from joulecast.model.transformer import (
 from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard, row_width
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
 from joulecast.model.transformer.megatron_linear import gathered_bytes
+from joulecast.model.transformer.state_space_context import scanned
 
 #: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
 _STATISTIC_BYTES = 4.0
@@ -158,7 +159,8 @@ def whole_layer_bytes(s: Shard) -> float:
         return modules_kept.layer_bytes(s)
     values = _stream_tokens(s) * config.hidden + s.tokens * _inner_width(s)
     experts = 0.0 if config.experts is None else expert_bytes(s)
-    kept = DTYPE_BYTES[implementation.dtype] * values + _STATISTIC_BYTES * _statistics(s) + state_space.kept_bytes(s)
+    mixed = state_space.kept_bytes(scanned(s))
+    kept = DTYPE_BYTES[implementation.dtype] * values + _STATISTIC_BYTES * _statistics(s) + mixed
     return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s) - stored_narrow.saved_bytes(s)
 
 
@@ -330,7 +332,7 @@ def layer_transient_bytes(s: Shard) -> float:
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
-    gradients = max(gradients, state_space.transient_bytes(s), delta_net.transient_bytes(s))
+    gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
     if math_attention.applies(s):
         gradients = max(gradients, math_attention.gradient_bytes(s))
     if s.config.experts is not None:

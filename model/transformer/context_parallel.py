@@ -6,10 +6,11 @@ the same work on every rank. Queries stay, keys and values move:
 ``p2p``
     around a ring, beside attention. The first step is causal over the rank's own positions; each later one is half of
     its pairs unmasked, all queries with half of the keys or half of the queries with all keys. Partial results are
-    joined after every step. In the backward the gradients of keys and values follow them around the ring.
+    joined after every step. In the backward the gradients of keys and values follow them around the ring. Of packed
+    documents each is cut into the 2c chunks; what a later step takes a half of lies in pieces then, and is copied.
 ``all_gather``
-    to every rank before attention, which then runs for each of its two chunks with the keys before it; their gradients
-    are summed by a reduce-scatter.
+    to every rank before attention, which then runs for each of its two chunks with the keys before it, in a window of W
+    keys with the last W of them; their gradients are summed by a reduce-scatter.
 ``a2a``
     heads are exchanged for positions by an all-to-all in front of attention, and back behind it.
 
@@ -44,9 +45,8 @@ def _ring_forward(s: Shard) -> tuple[Launch, ...]:
     out = [_hop(s, "attention.ring") for _ in range(ranks - 1)]
     out.append(local_step(s, "forward"))
     for number in range(1, ranks):
-        kernel = step(s, "forward", number)
         joined = step_queries(s, number) * s.attention_width
-        out.append(replace(kernel, waits=True, outstanding=ranks - 1 - number))
+        out += _arrived(s, "forward", number, ranks - 1 - number)
         out.append(streaming("add", "attention.join", joined, reads=2, dtype=s.implementation.dtype))
     return tuple(out)
 
@@ -58,7 +58,7 @@ def _ring_backward(s: Shard) -> tuple[Launch, ...]:
     gradient = streaming("add", "attention.ring.grad.join", _kv_values(s), reads=2, dtype=dtype)
     for number in range(1, ranks):
         # Of the communications so far, this step's keys are number ``number`` − 1.
-        out.append(replace(step(s, "backward", number), waits=True, outstanding=ranks - 2))
+        out += _arrived(s, "backward", number, ranks - 2)
         joined = step_queries(s, number) * s.attention_width
         out.append(streaming("add", "attention.join.grad", joined, reads=2, dtype=dtype))
         if number > 1:
@@ -67,15 +67,26 @@ def _ring_backward(s: Shard) -> tuple[Launch, ...]:
     return (*out, replace(gradient, waits=True))
 
 
+def _arrived(s: Shard, direction: str, number: int, outstanding: int) -> tuple[Launch, ...]:
+    """A later step's kernel, which waits for its keys; half of packed documents' keys or queries are copied for it."""
+    kernel = step(s, direction, number)
+    if s.implementation.documents is None:
+        return (replace(kernel, waits=True, outstanding=outstanding),)
+    queries = s.tokens * s.attention_width * (3 if direction == "backward" else 1)  # with results and their gradients
+    halved = _kv_values(s) if step_queries(s, number) == s.tokens else queries
+    copied = streaming("copy", f"attention.half.{direction}", halved / 2, dtype=s.implementation.dtype)
+    return replace(copied, waits=True, outstanding=outstanding), kernel
+
+
 def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
     ranks, half, dtype = s.implementation.context_parallel, s.sequence // 2, s.implementation.dtype
     everything = ranks * _kv_values(s)
     size = everything * DTYPE_BYTES[dtype]
-    early, late = (ranks - 1) // 2, 2 * ranks - 1 - (ranks - 1) // 2  # any pair of chunks is as much work
-    if s.implementation.deterministic:
-        early, late = 0, 2 * ranks - 1  # the slowest pair
-    kernels = [_paired(kernel_of(s, direction, half, (chunk + 1) * half, causal=True)) for chunk in (early, late)]
-    before, after = flash_order.of_chunks(s, direction, everything, everything * (2 * ranks + 1) / (2 * ranks))
+    chunks = _slowest_chunks(s)
+    seen = [min((chunk + 1) * half, half + (s.config.window or s.sequence * ranks)) for chunk in chunks]
+    kernels = [_paired(kernel_of(s, direction, half, keys, causal=True)) for keys in seen]
+    touched = everything * sum(seen) / (ranks * s.sequence)
+    before, after = flash_order.of_chunks(s, direction, everything, touched)
     out = [
         _collective(s, "all_gather", "attention.keys.all_gather", size),
         streaming("cat", "attention.keys.order", everything, dtype=dtype),
@@ -84,10 +95,25 @@ def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
         *after,
     ]
     if direction == "backward":
-        out.append(streaming("add", "attention.keys.grad.join", everything / 2, reads=2, dtype=dtype))
+        joined = min(everything, touched) / 2
+        out.append(streaming("add", "attention.keys.grad.join", joined, reads=2, dtype=dtype))
         out.append(streaming("cat", "attention.keys.grad.order", everything, dtype=dtype))
         out.append(_collective(s, "reduce_scatter", "attention.keys.grad.reduce_scatter", size))
     return tuple(out)
+
+
+def _slowest_chunks(s: Shard) -> tuple[int, int]:
+    """Places of the two chunks of the rank that takes longest.
+
+    Any pair is as much work. Of deterministic kernels, which leave SMs to each other, that of the first and the last
+    takes longest; in a window the first chunk has less to do, which those in the middle have not.
+    """
+    ranks = s.implementation.context_parallel
+    if 0 < s.config.window < s.sequence * ranks:
+        return ranks - 1, ranks
+    if s.implementation.deterministic:
+        return 0, 2 * ranks - 1
+    return (ranks - 1) // 2, 2 * ranks - 1 - (ranks - 1) // 2
 
 
 def _exchanged(s: Shard, direction: str) -> tuple[Launch, ...]:

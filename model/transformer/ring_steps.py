@@ -31,6 +31,10 @@ def step_queries(s: Shard, number: int) -> int:
 
 
 def kernel_of(s: Shard, direction: str, queries: int, keys: int, *, causal: bool) -> Launch:
-    """Attention of so many queries of each sequence with so many keys."""
+    """Attention of so many queries of each sequence with so many keys; of packed documents that share of each."""
     whole = attention_kernel.attention(s, direction)
-    return Launch(replace(whole, sequence=queries, kv_sequence=keys, causal=causal))
+    documents = whole.documents
+    if documents is not None:
+        part = queries / (s.sequence * s.implementation.context_parallel)
+        documents = documents.share(part, 0.0 if causal else keys / queries)
+    return Launch(replace(whole, sequence=queries, kv_sequence=keys, causal=causal, documents=documents))

@@ -47,8 +47,18 @@ def kernel(name: str, s: Shard, *, gated: bool = False, again: bool = False) -> 
 
 def forward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
     """From the projection to the norm's result; ``gates``: the scan multiplies by the gate, not the norm."""
+    return (*scan_forward(s, gates=gates), norm_forward(s, gates=gates))
+
+
+def scan_forward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
+    """From the projection to the scan's result."""
     chunks = (kernel(name, s) for name in ("conv", "cumsum", "state", "pass", "bmm"))
-    return (*chunks, kernel("scan", s, gated=gates), kernel("norm", s, gated=not gates))
+    return (*chunks, kernel("scan", s, gated=gates))
+
+
+def norm_forward(s: Shard, *, gates: bool) -> Launch:
+    """The norm behind the scan."""
+    return kernel("norm", s, gated=not gates)
 
 
 def decays(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
@@ -57,13 +67,21 @@ def decays(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
 
 
 def backward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
-    """Gradient of :func:`forward`, those of parameters without their sums.
+    """Gradient of :func:`forward`, those of parameters without their sums."""
+    return (norm_backward(s, gates=gates), *scan_backward(s, gates=gates))
 
-    Where the norm multiplies by the gate it makes its result again, which the second projection's gradient reads.
+
+def norm_backward(s: Shard, *, gates: bool) -> Launch:
+    """Gradient of the norm, which makes its result again where it multiplies by the gate: the second projection's
+    gradient reads it.
     """
+    return kernel("norm_backward", s) if gates else kernel("norm_again", s, gated=True)
+
+
+def scan_backward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
+    """Gradient of the scan and of the convolution, which are made again."""
     again = (kernel(name, s, again=True) for name in ("cumsum", "bmm", "state", "pass_wide"))
     return (
-        kernel("norm_backward", s) if gates else kernel("norm_again", s, gated=True),
         kernel("conv", s, again=True),
         *again,
         *((kernel("dz", s),) if gates else ()),

@@ -16,6 +16,8 @@ MICRO_BATCH = "workload.micro_batch_size"
 CLUSTER = "cluster"
 #: Keys that take ``"all"``: every value that some plan of the space can have, tensor parallelism within a node.
 ALL = (TP, PP, VP, MICRO_BATCH)
+#: Keys of a range, and words in their place, by which what is none is told apart from a plan's own tables.
+RANGE_WORDS = {"min", "max", "step", "from", "to", "start", "stop", "low", "high"}
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
 LISTS = (
     *("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs"),
@@ -100,7 +102,7 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
     """Values that a key offers: one, several, or ``None`` for all that are legal."""
     if value == "all" and key in ALL:
         return None
-    if isinstance(value, Mapping) and {"min", "max"} & set(value):
+    if isinstance(value, Mapping) and RANGE_WORDS & set(value):
         return range_values(value, key, source)
     if not isinstance(value, list) or (key in LISTS and not any(_is_whole(v) for v in value)):
         return (value,)

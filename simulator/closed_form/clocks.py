@@ -28,6 +28,9 @@ ROUNDS = 5
 NEARLY_SETTLED = 1
 #: How long the fast loop takes to follow a change of power, in its time constants.
 OVERSHOOT = 2.0
+#: How long a clock takes to fall when an instruction begins that draws more than a burst may, in the same: recorded
+#: clocks reach their plateau after 40 to 60 ms.
+FALLS = 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +66,15 @@ class Load:
     The tail is what follows the last backward, the work all before it, in ``rounds`` pieces of shape ``(r,)``, which
     last ``pieces_s`` in all, each no longer than the slow loop looks back; NaN of equal ones, shape ``(r,)`` [s]. Long
     waits are in so many ``pauses``, of shape ``(r,)``. ``power_w`` is what the limit holds: the power of the work, or
-    of its most demanding kind where one follows the other in long phases.
+    of its most demanding kind where one follows the other in long phases. ``most_w`` is the power of that kind, one
+    instruction of which takes ``most_s``, of shape ``(r,)`` [s].
     """
 
     work_s: Array
     work_j: Array
     power_w: Array
+    most_w: Array
+    most_s: Array
     tail_s: Array
     tail_j: Array
     rounds: Array
@@ -165,17 +171,25 @@ def settle(load: Load, board: Board, waits: Waits, again: Again) -> Settled:
 
 
 def _rising_powers_w(load: Load) -> Array:
-    """Power of each rank's work, then of its tail, where no higher clock draws less, shape ``(c, 2·r)`` [W]."""
+    """Power of work, of its most demanding kind and of the tail, where no higher clock draws less, ``(c, 3·r)`` [W]."""
     tail = np.divide(load.tail_j, load.tail_s, out=np.zeros_like(load.tail_j), where=load.tail_s > 0)
-    return np.asarray(np.maximum.accumulate(np.concatenate([load.power_w, tail]).T, axis=0))
+    return np.asarray(np.maximum.accumulate(np.concatenate([load.power_w, load.most_w, tail]).T, axis=0))
 
 
 def _clocks_mhz(load: Load, board: Board, power_w: Array, target_w: Array) -> tuple[Array, Array]:
-    """Clocks of work and tail that draw the target; a short tail still has that of the work, shape ``(r,)`` [MHz]."""
-    count, clocks = len(target_w), board.clocks_mhz
-    governed, top, target = (np.concatenate([of, of]) for of in (board.governed, board.top_mhz, target_w))
+    """Clocks of work and tail that draw the target; a short tail still has that of the work, shape ``(r,)`` [MHz].
+
+    No kind of work draws more than a burst for long, or than the target where that is more: within an instruction of
+    ``t`` the clock falls from ``c`` towards that at which it draws so much, ``c_b``, and is in the mean
+    ``c_b + (c − c_b)·τ/t·(1 − exp(−t/τ))``.
+    """
+    clocks = board.clocks_mhz
+    governed, top = (np.concatenate([of] * 3) for of in (board.governed, board.top_mhz))
+    target = np.concatenate([target_w, np.maximum(target_w, board.burst_w), target_w])
     met = np.where(governed, clock_of_rising(clocks, power_w, target, top), top)
-    clock, own = met[:count], met[count:]
+    of_work, of_most, own = np.split(met, 3)
+    turns = np.maximum(load.most_s, 1e-9) / (FALLS * board.fast_s)
+    clock = of_work - np.maximum(of_work - of_most, 0.0) * (1.0 + np.expm1(-turns) / turns)
     tail_s = grid_positions(clocks, own).interpolate(load.tail_s, row_starts(load.tail_s))
     mixed = np.exp(-tail_s / (OVERSHOOT * board.fast_s))
     return clock, mixed * clock + (1.0 - mixed) * own

@@ -39,6 +39,10 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 
+#: Share of the most demanding kind's power from which on another kind is held as it is.
+NEARLY = 0.98
+
+
 class Pipelines:
     """Lengths and waits of plans' pipelines at any clocks of their ranks."""
 
@@ -76,13 +80,29 @@ class Pipelines:
             for of in (stages.time_s, stages.energy_j)
         )
         power = np.divide(energy, time, out=np.zeros_like(time), where=time > 0)
-        if self._phases.any():
-            each = np.divide(stages.energy_j, stages.time_s, out=np.zeros_like(stages.time_s), where=stages.time_s > 0)
-            most = np.maximum.reduceat(each[:, layout.stages.index].max(0), starts, axis=0)
-            power = np.where(self._phases[layout.plan_of_rank, None], most, power)
+        each = np.divide(stages.energy_j, stages.time_s, out=np.zeros_like(stages.time_s), where=stages.time_s > 0)
+        most = np.maximum.reduceat(each[:, layout.stages.index].max(0), starts, axis=0)
+        power = np.where(self._phases[layout.plan_of_rank, None], most, power)
         # Fewer micro-batches than ranks: a rank waits for each of its chunks' turns.
         pauses = np.where(self._microbatches < self._ranks, 2.0 * self._chunks - 1.0, 1.0)[layout.plan_of_rank]
-        return Load(time, energy, power, tails.time_s, tails.energy_j, *self._pieces(), pauses)
+        return Load(
+            time,
+            energy,
+            power,
+            most,
+            self._longest_s(each, starts),
+            tails.time_s,
+            tails.energy_j,
+            *self._pieces(),
+            pauses,
+        )
+
+    def _longest_s(self, each_w: Float, starts: Int) -> Float:
+        """Time of one instruction of the most demanding kind of each rank row's work at the highest clock, ``(r,)``."""
+        index, rank = self._layout.stages.index, self._layout.rank_of_stage
+        power, time = each_w[:, index, -1], self._work.stages.time_s[:, index, -1]
+        most = np.maximum.reduceat(power.max(0), starts)[rank]
+        return np.asarray(np.maximum.reduceat(np.where(power >= NEARLY * most, time, 0.0).max(0), starts))
 
     def _pieces(self) -> tuple[Float, Float]:
         """Pieces of each rank row's work, and their time as far as the board looks back."""

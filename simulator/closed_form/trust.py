@@ -6,6 +6,7 @@ Found with ``benchmarks/closed_form_errors.py``, which draws plans of every kind
 from __future__ import annotations
 
 from joulecast.simulator.instructions.replicas import reduces_among_launches
+from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BOTH_ENDS, PAIRS, SHIPPED
 
@@ -20,6 +21,10 @@ FILLED = 3
 UNEVEN = 1.5
 
 
+#: Power limit over the board's own below which boards run near their lowest clock, where waits and bursts count most.
+TIGHT = 0.405
+
+
 def has_uneven_chunks(plan: Plan) -> bool:
     """Whether an interleaved pipeline has short chunks, such as those of the embedding or the output head alone."""
     layers = plan.parallelism.stage_layers
@@ -28,6 +33,8 @@ def has_uneven_chunks(plan: Plan) -> bool:
 
 def doubt(plan: Plan) -> str:
     """Why the closed form of a plan is not trusted; empty where it is."""
+    if why := _doubted_limit(plan):
+        return why
     if plan.pp == 1:
         return ""
     if plan.schedule.name not in SHIPPED:
@@ -45,4 +52,18 @@ def doubt(plan: Plan) -> str:
     if has_uneven_chunks(plan):
         layers = plan.parallelism.stage_layers
         return f"stages of {min(layers)} to {max(layers)} layers: clocks follow the waits between them"
+    return ""
+
+
+def _doubted_limit(plan: Plan) -> str:
+    """Limits under which averages of power do not tell the clock."""
+    if plan.power.power_limit_w is None:
+        return ""
+    limit, board = plan.power.power_limit_w, gpu_of(plan).number("power_limit_w")
+    least = min(limit) if isinstance(limit, tuple) else limit
+    if least < TIGHT * board:
+        return f"{least:g} of {board:g} W: boards run near their lowest clock"
+    few = plan.pp == 1 and plan.microbatches <= FEW and plan.overlap.grad_reduce == "overlapped" and plan.replicas > 1
+    if few and least < board:
+        return f"gradients are reduced beside one of {plan.microbatches} backwards, under a limit of {least:g} W"
     return ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.governor import settled_power_w
 from joulecast.simulator.closed_form.clocks import interpolated
 from joulecast.simulator.closed_form.keys import pace_key
@@ -132,15 +133,17 @@ def _summed(layout: Layout, parts: Parts) -> tuple[Amounts, Amounts, Array]:
             _sum_recipes(stages[kind], own, [recipe[kind] for recipe in recipes], table, parts)
         own = np.flatnonzero(limit_w[layout.tails.rank] == limit)
         numbers = layout.tails.recipe[own]
-        _sum_recipes(tails, own, [parts.tail_recipes[number] for number in numbers], table, parts)
+        _sum_recipes(tails, own, [parts.tail_recipes[number] for number in numbers], table, parts, apart=True)
         drains = [parts.drain_recipes[number] for number in numbers]
         if any(drains):
-            drain_s[own] = Sums(drains).of(table.duration_s)
+            drain_s[own] = Sums(drains).of(table.duration_s + _gaps(table))
     return stages, tails, drain_s
 
 
-def _sum_recipes(into: Amounts, rows: Int, recipes: Sequence[Recipe], table: Tabulated, parts: Parts) -> None:
-    """Write rows of amounts: sums of their parts, and the waits for their host."""
+def _sum_recipes(
+    into: Amounts, rows: Int, recipes: Sequence[Recipe], table: Tabulated, parts: Parts, *, apart: bool = False
+) -> None:
+    """Write rows of amounts: sums of their parts, and the waits for their host; ``apart``: of each part by itself."""
     if not any(recipes):
         return
     sums = Sums(recipes)
@@ -150,9 +153,14 @@ def _sum_recipes(into: Amounts, rows: Int, recipes: Sequence[Recipe], table: Tab
         into.clock_mhz[rows] = np.divide(spent, time, out=np.zeros_like(time), where=time > 0)
     gaps = np.zeros_like(time)
     if table.is_launched:
-        tower, of_tower = sums.of(table.tower_s), sums.of(table.tower_host_s)
-        gaps = gaps_with_tower(time, sums.of(table.host_s), tower, of_tower)
+        gaps = sums.of(_gaps(table)) if apart else _gaps(table, sums)
     into.time_s[rows], into.exposed_s[rows], into.energy_j[rows] = time + gaps, exposed, energy + gaps * parts.idle_w
+
+
+def _gaps(table: Tabulated, sums: Sums | None = None) -> Array:
+    """Waits for the host of each part by itself, or of ``sums`` of parts."""
+    of = (lambda values: values) if sums is None else sums.of
+    return gaps_with_tower(*map(of, (table.duration_s, table.host_s, table.tower_s, table.tower_host_s)))
 
 
 def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> HighestClocks:
@@ -235,8 +243,8 @@ def _let_kinds_settle(
 ) -> None:
     """Let each kind of a stage run at a clock of its own where plans set none.
 
-    That is so where weight gradients are apart, and where all of a kind follow each other, for longer than the fast
-    loop remembers.
+    That is so where weight gradients are apart, where all of a kind follow each other, for longer than the fast loop
+    remembers, and where one kind is held by the limit and another is not.
     """
     free = highest.stage_mhz.min(0) >= parts.gpu.max_clock_mhz
     plan_of_stage = layout.plan_of_rank[layout.stages.rank]
@@ -244,13 +252,29 @@ def _let_kinds_settle(
     phases = np.array([in_phases(plan) for plan in plans])[plan_of_stage]
     apart = stages.time_s[KINDS.index(BACKWARD_WEIGHT), :, 0] > 0
     values = (stages.time_s, stages.energy_j, stages.exposed_s, stages.clock_mhz)
-    for rows, fast_s in ((free & apart, parts.gpu["governor.fast_s"]), (free & phases, 0.0)):
+    limit_w = layout.limit_w[layout.stages.rank]
+    straddle = _straddles(stages, limit_w, parts.gpu) & ~phases
+    for rows, fast_s in ((free & (apart | straddle), parts.gpu["governor.fast_s"]), (free & phases, 0.0)):
         if not rows.any():
             continue
         own = np.stack([of[:, rows] for of in values])
         settled = tables_at_mean_clock(own, parts.clocks_mhz, fast_s)
         for of, made in zip(values, settled, strict=True):
             of[:, rows] = made
+
+
+def _straddles(stages: Amounts, limit_w: Array, gpu: GpuModel) -> Bool:
+    """Stages of which a kind draws more than the limit lets bursts at the highest clock, and another less than it.
+
+    ``limit_w`` has shape ``(u,)``.
+    """
+    time, energy = stages.time_s[..., -1], stages.energy_j[..., -1]
+    runs = time > 0
+    power = np.divide(energy, time, out=np.zeros_like(time), where=runs)
+    least = np.where(runs, power, np.inf).min(0)
+    return np.asarray(
+        (power.max(0) > gpu["governor.burst_share"] * limit_w) & (least < gpu["governor.settled_share"] * limit_w)
+    )
 
 
 def _hold_below(

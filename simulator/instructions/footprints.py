@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from json import dumps
@@ -15,6 +15,7 @@ from joulecast.simulator.instructions.replicas import state_shards
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.rollout import engine_bytes
+from joulecast.simulator.plan_file.ways_out import splitting_sizes, splitting_states
 from joulecast.simulator.schedules import BOTH_ENDS, SHIPPED, build_schedule, most_in_flight, peak_in_flight
 
 #: Micro-batches for each rank after which a pipeline of two chunks on each holds no more than before.
@@ -46,9 +47,8 @@ def memory_remedy(plan: Plan, most_bytes: float) -> str:
     """What this plan can still change to take less memory; recomputation where that suffices."""
     w, split = plan.workload, plan.parallelism
     again = enough_recomputation(plan, most_bytes)
-    sizes = ["tensor_", "pipeline_", "expert_"] if w.model.experts is not None else ["tensor_", "pipeline_"]
-    several = plan.cluster.gpus > 1
-    ways = [f"raise {', '.join(f'{size}model_parallel_size' for size in sizes)} or context_parallel_size"]
+    sizes, several = splitting_sizes(plan), plan.cluster.gpus > 1
+    ways = [f"raise {_either(sizes)}"] if sizes else []
     if not several:
         ways = ["raise cluster.gpus"]
     if w.micro_batch_size > 1:
@@ -59,18 +59,19 @@ def memory_remedy(plan: Plan, most_bytes: float) -> str:
         ways.append('set schedule.recompute = "full"')
     elif plan.implementation.recompute_interval > 1:
         ways.append("lower schedule.recompute_interval")
-    if several and not split.fsdp:
-        ways.append(
-            "split states with fsdp"
-            if split.distributed_optimizer
-            else "split states with distributed_optimizer or fsdp"
-        )
-    elif plan.replicas > 1:
+    if several and (states := splitting_states(plan)):
+        ways.append(f"split states with {_either(states)}")
+    elif plan.replicas > 1 and (split.fsdp or split.distributed_optimizer):
         ways.append("split states over more GPUs")
-    words = ", ".join(ways[:-1]) + (" or " if ways[1:] else "") + ways[-1]
+    words = _either(ways or ["take GPUs with more memory"])
     if again:
         words = f"set {again}, which suffices, or {words}"
     return f"{words[0].upper()}{words[1:]}."
+
+
+def _either(words: Sequence[str]) -> str:
+    """Words with commas between them, and "or" before the last."""
+    return ", ".join(words[:-1]) + (" or " if words[1:] else "") + words[-1]
 
 
 def enough_recomputation(plan: Plan, most_bytes: float) -> str | None:

@@ -11,7 +11,7 @@ from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.named_files import named_path
 
 #: What a repository's name has behind or in front of a model's, whose shape it leaves as it is.
-_TUNED = re.compile(r"[-_](instruct|base|chat|it|pt|hf|bf16|thinking|v0\.1|17b-\d+e|\d{4})$")
+_TUNED = re.compile(r"[-_](instruct|base|chat|it|pt|pretrain|hf|bf16|thinking|v0\.1|17b-\d+e|\d{4})$")
 _OWNED = ("meta-",)
 #: Letters of a name that is shown.
 MOST_LETTERS = 100
@@ -40,6 +40,7 @@ def hub_model(name: str) -> str | None:
 def put_named_model(draft: Draft, asked: Asked, name: str | None, source: tuple[str, int | None]) -> None:
     """Put the model that a job names into the plan, or what is missing of it."""
     if asked.model is not None:
+        asked.named_model()
         draft.put("workload.model", asked.model, "--model")
         return
     remedy = "a name of `joulecast models` or the path of a config.json (--model)"

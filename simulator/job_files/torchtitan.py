@@ -66,6 +66,9 @@ def torchtitan_draft(text: str, asked: Asked, file: str) -> Draft:
     """
     tables = parse_toml(text, file)
     if not is_torchtitan(tables):
+        if "workload" in tables:
+            remedy = "`joulecast predict` forecasts it, `joulecast sweep` if it is a space."
+            raise InputError("this is a plan already, not a job", file=file, remedy=remedy)
         what = "this TOML is no job that is known: it has no [training] with [model] or [parallelism]"
         raise InputError(what, file=file, remedy="Give a configuration of torchtitan, or a launch script.")
     config, draft = SettingsFile(file, text, tables), Draft(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from joulecast.errors import nearest
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.optimizers import TRAINERS, put_optimizer
 from joulecast.simulator.job_files.pytorch_attention import pytorch_attention
@@ -31,6 +32,8 @@ _FLASH = ("use_flash_attention_2", "use_flash_attn", "flash_attention")
 _DYNAMO = ("dynamo_config.dynamo_backend", "dynamo_backend")
 #: Kinds of AdamW by PyTorch and torchao, in fewer bits.
 _OF_ADAMW = re.compile(r"adamw(_torch)?(_(4|8)bit)?")
+#: How alike a name must be to one of these to be taken for a slip; other optimizers' names are less so.
+MISSPELT = 0.9
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf")
 
 
@@ -92,6 +95,8 @@ def _recomputation(config: SettingsFile, draft: Draft) -> None:
 
 
 def _optimizer(config: SettingsFile, draft: Draft) -> None:
+    if _muon(config, draft):
+        return
     name = config.value("optim", str, "adamw_torch_fused")
     if put_optimizer(config, draft, "optim", name, TRAINERS):
         return
@@ -101,6 +106,8 @@ def _optimizer(config: SettingsFile, draft: Draft) -> None:
         )
         return
     if name not in _OPTIMIZERS:
+        if near := nearest(name, [*TRAINERS, *_OPTIMIZERS], 1, alike=MISSPELT):
+            raise config.error(f"no optimizer {name!r} is known", "optim", f"Did you mean {near[0]!r}?")
         raise config.error(other_optimizer(name), "optim", "Set it to adamw_torch_fused to forecast that instead.")
     if name == "adamw_hf":
         draft.put("implementation.optimizer", "adamw-for-loop", *config.source("optim"))
@@ -108,3 +115,26 @@ def _optimizer(config: SettingsFile, draft: Draft) -> None:
         draft.warn(
             f"{config.own('optim')} adamw_torch: the optimizer is forecast in fused kernels, not in PyTorch's foreach"
         )
+
+
+def _muon(config: SettingsFile, draft: Draft) -> bool:
+    """Put a trainer's own copy of Muon into the plan; Hugging Face's Trainer has none.
+
+    Copies in LLaMA-Factory 0.9 (``use_muon``) and Axolotl 0.19 (``optimizer: muon``) step matrices by the operations of
+    ``torch.optim.Muon``, one by one.
+
+    Returns
+    -------
+    bool
+        Whether the job trains with it.
+    """
+    axolotls = config.own("optim") == "optimizer" and config.value("optim", str, "") == "muon"
+    if not (axolotls or config.on("use_muon")):
+        return False
+    key = "optim" if axolotls else "use_muon"
+    draft.put("implementation.optimizer", "muon", *config.source(key))
+    draft.warn(
+        f"{config.own(key)}: the trainer's own copy of Muon is forecast as torch.optim.Muon, with PyTorch's fused "
+        "AdamW for embedding and head, which it steps by a dozen operations each"
+    )
+    return True

@@ -37,7 +37,7 @@ REFUSED: Mapping[str, str] = by_name(
         "relora relora_steps": ADAPTERS,
         "load_in_8bit use_8bit_quantization gptq qat quantization": QUANTISED,
         "unfrozen_parameters freeze_backbone lisa_n_layers use_llama_pro": _FROZEN,
-        "use_galore use_badam use_apollo use_adam_mini use_muon": "its optimizer is not known",
+        "use_galore use_badam use_apollo use_adam_mini": "its optimizer is not known",
         "vision_tower vision_tower_name mm_projector_type": "models that see more than text are not known",
         "process_reward_model": PREFERENCES,
         "activation_offloading layer_offloading enable_activation_offloading": OFFLOADED,

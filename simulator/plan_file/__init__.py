@@ -10,7 +10,8 @@
   ``stored``, ``tiles`` and ``training_loop``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - ``assumptions``: what a forecast takes for granted of all of them, ``layer_assumptions`` of layers.
-- What plans leave open: ``precisions`` of types, ``stages`` of the split; ``power``: what the card must take.
+- What plans leave open: ``precisions`` of types, ``stages`` of the split, ``ways_out`` how it may go further;
+  ``power``: what the card must take.
 - A plan in the words of :mod:`joulecast.model`: ``gpu``, ``implementation``, ``compared`` for the models that its
   loss compares with, and ``placement`` for the links of its groups.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, NotYetError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.simulator.plan_file.attention import check_attention
@@ -150,6 +150,13 @@ def _shapes(plan: Plan, source: Source) -> None:
                 TP,
                 remedy=f"Use one of {', '.join(fitting)}.",
             )
+    if model.qk_norm_whole and tp > 1:
+        raise source.error(
+            f"{model.name} normalises all heads of a token together, which is not known of heads split over ranks",
+            TP,
+            remedy="Set it to 1.",
+            kind=NotYetError,
+        )
     if plan.sequence_parallel and plan.workload.sequence_length % tp:
         raise source.error(
             f"a sequence of {plan.workload.sequence_length} cannot be split over {tp} ranks",

@@ -37,7 +37,22 @@ def check_context(plan: Plan, source: Source) -> None:
             "workload.sequence_length",
             remedy=f"Use a multiple of {2 * ranks * plan.tp}, or sequence_parallel = false.",
         )
+    _transformer_engine(plan, source)
     _heads(plan, source)
+    _state_space(plan, source)
+
+
+def _transformer_engine(plan: Plan, source: Source) -> None:
+    """Transformer Engine 2 refuses windows around a ring, and has sinks where heads are exchanged alone."""
+    model, kind = plan.workload.model, plan.parallelism.cp_comm_type
+    if model.attention_sinks and kind != "a2a":
+        what, remedy = f"{model.name} has sinks, which Transformer Engine knows of exchanged heads", 'Set it to "a2a".'
+    elif model.sliding_window and kind == "p2p":
+        what = f"{model.name} has windows, which Transformer Engine refuses around a ring"
+        remedy = 'Set it to "all_gather" or "a2a".'
+    else:
+        return
+    raise source.error(what, TYPE, remedy=remedy)
 
 
 def _heads(plan: Plan, source: Source) -> None:
@@ -52,3 +67,18 @@ def _heads(plan: Plan, source: Source) -> None:
                 TYPE,
                 remedy='Use "p2p" or "all_gather", or a context_parallel_size that divides each rank\'s heads.',
             )
+
+
+def _state_space(plan: Plan, source: Source) -> None:
+    """Megatron exchanges whole heads of a state space, and their groups or copies of these."""
+    mixer = plan.workload.model.state_space
+    if mixer is None:
+        return
+    heads, groups = mixer.heads // plan.tp, max(mixer.groups // plan.tp, 1)
+    if heads % plan.cp or (groups % plan.cp and plan.cp % groups):
+        raise source.error(
+            f"{heads} heads of a state space in {groups} groups on a tensor-parallel rank cannot be exchanged among "
+            f"{plan.cp} context-parallel ones",
+            CP,
+            remedy="Use a size that divides the heads, and divides their groups or is a multiple of them.",
+        )

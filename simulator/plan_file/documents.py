@@ -123,12 +123,17 @@ def check_documents(plan: Plan, source: Source) -> None:
             kind=NotYetError,
         )
     model, square = plan.workload.model, run.attention_backend in SQUARE[code]
-    ring = plan.cp > 1 and (plan.parallelism.cp_comm_type != "a2a" or run.modules == "torchtitan")
+    split = plan.cp > 1 and (plan.parallelism.cp_comm_type == "all_gather" or run.modules == "torchtitan")
     for what, wrong, key, remedy in (
         ("chunks", model.chunked and not square, "workload.model", "Use a model without"),
         ("ALiBi", model.alibi and not square, "workload.model", "Use a model without"),
         ("linear attention", model.delta_net is not None, "workload.model", "Use a model without"),
-        ("sequences split around a ring", ring, "parallelism.cp_comm_type", 'Use "a2a" in megatron or joint modules'),
+        (
+            "keys of split sequences that are gathered, or split by PyTorch,",
+            split,
+            "parallelism.cp_comm_type",
+            'Use "p2p" or "a2a" in megatron or joint modules',
+        ),
         ("deterministic attention", run.deterministic, "implementation.deterministic", "Leave it out"),
         ("dropout of attention", run.dropout > 0, "implementation.dropout", "Leave it out"),
         ("attention in FP8", bool(run.attention_precision), "implementation.attention_precision", "Leave it out"),

@@ -130,7 +130,7 @@ REFUSALS = (
         "parallelism.context_parallel_size",
         "sequences split over GPUs",
         lambda plan: plan.cp > 1,
-        ("windows", "capped scores", "alibi"),
+        ("chunks", "capped scores", "alibi"),
         "Use 1.",
     ),
     Refusal(
@@ -240,7 +240,6 @@ REFUSALS = (
         _HYBRIDS,
         "Leave it out, or shard with parallelism.fsdp.",
     ),
-    Refusal("parallelism.context_parallel_size", "sequences split over GPUs", lambda p: p.cp > 1, _HYBRIDS, "Use 1."),
     Refusal(
         "parallelism.tensor_model_parallel_size",
         "mixers split over GPUs in PyTorch",

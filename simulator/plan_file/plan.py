@@ -221,7 +221,7 @@ class PlanFrame:
     def __init__(
         self, parsed: PlanFile, source: Source, gpu: GpuDescription | None = None, varied: Container[str] = ()
     ) -> None:
-        precisions.reserved(parsed, source)
+        precisions.check_types(parsed, source)
         self._source, self._varied, self._features = source, varied, given(parsed, FRAME_FREE)
         self._gpu = gpu or names.named_gpu(parsed, source)
         self._workload = read_workload(parsed, self._gpu, source)

@@ -1,4 +1,4 @@
-"""Types of weights, gradients and moments that a plan leaves to the framework, and those that no plan can have yet."""
+"""Types of weights, gradients and moments that a plan leaves to the framework, and those that none is known in."""
 
 from __future__ import annotations
 
@@ -8,29 +8,56 @@ from joulecast.simulator.plan_file.schema import PlanFile
 from joulecast.simulator.plan_file.source import Source
 
 
-def reserved(parsed: PlanFile, source: Source) -> None:
-    """Options that are understood but not implemented."""
+def check_types(parsed: PlanFile, source: Source) -> None:
+    """Refuse types of weights, gradients and moments, and steps, in which no framework's kernels are known."""
     run = parsed.implementation
     mixed, sharded = run.framework == "megatron", parsed.parallelism.fsdp
     users_modules = run.modules != "joint"
-    narrow, kept = compute_dtype(parsed), kept_dtype(parsed)
-    neutral = {
-        "implementation.parameter_precision": run.parameter_precision in (None, narrow)
-        or (run.parameter_precision == "fp32" and (sharded or users_modules) and not mixed),
-        "implementation.zero_grad_set_to_none": not mixed or run.zero_grad_set_to_none is None,
-        "implementation.gradient_clipping": run.gradient_clipping in (None, True, mixed),
-        "implementation.gradient_precision": run.gradient_precision in (None, kept, (mixed or sharded) and narrow),
-        "implementation.optimizer_precision": run.optimizer_precision in (None, moments_dtype(parsed))
-        or (mixed and run.optimizer_precision == narrow == "bf16"),
-        "implementation.main_parameters": run.main_parameters in (None, mixed) or not mixed,
-    }
-    for key, is_neutral in neutral.items():
-        if not is_neutral:
-            autocast = key == "implementation.parameter_precision" and run.parameter_precision == "fp32" and not mixed
-            remedy = (
-                'Set implementation.modules = "transformers" or "torchtitan", or fsdp.' if autocast else "Remove it."
-            )
-            raise source.error("this option is reserved and not yet implemented", key, remedy=remedy, kind=NotYetError)
+    narrow, kept, moments = compute_dtype(parsed), kept_dtype(parsed), moments_dtype(parsed)
+    wide = run.parameter_precision == "fp32" and not mixed
+    cast = 'Set implementation.modules = "transformers" or "torchtitan", or parallelism.fsdp = true, or leave it out.'
+    name, leave = "Megatron" if mixed else "PyTorch", "Leave the key out"
+    for key, known, what, remedy in (
+        (
+            "parameter_precision",
+            run.parameter_precision in (None, narrow) or (wide and (sharded or users_modules)),
+            f"weights in {run.parameter_precision} beside products in {narrow} are not known "
+            + ("of modules with joint products" if wide else f"of {name}"),
+            cast if wide else f'{leave}, or set it to "{narrow}".',
+        ),
+        (
+            "zero_grad_set_to_none",
+            not mixed or run.zero_grad_set_to_none is None,
+            "this is PyTorch's: Megatron zeroes a buffer of gradients",
+            f"{leave}.",
+        ),
+        (
+            "gradient_clipping",
+            run.gradient_clipping in (None, True, mixed),
+            "Megatron is known with the norm of gradients that it clips by",
+            f"{leave}, or set it to true.",
+        ),
+        (
+            "gradient_precision",
+            run.gradient_precision in (None, kept, (mixed or sharded) and narrow),
+            f"gradients in {run.gradient_precision} are not known here, where {name} has them in {kept}",
+            f'{leave}, or set it to "{kept}".',
+        ),
+        (
+            "optimizer_precision",
+            run.optimizer_precision in (None, moments) or (mixed and run.optimizer_precision == narrow == "bf16"),
+            f"moments in {run.optimizer_precision} are not known here, where {name} has them in {moments}",
+            f'{leave}, or set it to "{moments}".',
+        ),
+        (
+            "main_parameters",
+            run.main_parameters in (None, mixed) or not mixed,
+            "Megatron is known with main parameters in fp32",
+            f"{leave}, or set it to true.",
+        ),
+    ):
+        if not known:
+            raise source.error(what, f"implementation.{key}", remedy=remedy, kind=NotYetError)
 
 
 def compute_dtype(parsed: PlanFile) -> str:

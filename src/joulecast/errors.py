@@ -6,6 +6,9 @@ import difflib
 import re
 from collections.abc import Iterable
 
+#: Most names that an error lists.
+MOST_NAMED = 80
+
 
 class JoulecastError(Exception):
     """Base of all expected errors; the command line prints it without a traceback."""
@@ -147,4 +150,7 @@ def did_you_mean(
     known = list(known)
     if near := nearest(name, known, count, alike):
         return f"Did you mean {' or '.join(map(repr, near))}?"
-    return f"Known: {', '.join(known)}." if otherwise is None else otherwise
+    if otherwise is not None:
+        return otherwise
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return f"Known: {', '.join(known[:MOST_NAMED])}{more}."

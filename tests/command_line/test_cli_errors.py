@@ -57,6 +57,42 @@ def test_wrong_plan(capsys, tmp_path, wrong, right, named):
     assert list(tmp_path.iterdir()) == [plan]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["gpus", "h100-sxm"], "`joulecast gpus show h100-sxm` shows an entry of that name"),
+        (["models", "llama-3.1-8b"], "`joulecast models show llama-3.1-8b`"),
+        (["nodes", "dgx-h100"], "`joulecast nodes show dgx-h100`"),
+        (["plot", "nothing"], "No such command 'nothing'"),
+    ],
+)
+def test_a_name_in_place_of_a_command_is_told_where_it_goes(capsys, arguments, says):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "") and says in err
+
+
+def test_a_group_alone_lists_its_commands(capsys):
+    _, out, err = run(capsys, "plot")
+    assert "timeline" in out + err
+
+
+def test_a_plan_is_no_job_and_a_word_no_range(capsys, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN, encoding="utf-8")
+    assert "this is a plan already, not a job. `joulecast predict`" in refused(capsys, "convert", plan)
+    plan.write_text(PLAN.replace("gpus = 4", "gpus = {from = 4, to = 8}"), encoding="utf-8")
+    assert "{from = 4, to = 8} is no range. Write {min" in refused(capsys, "sweep", plan)
+    job = tmp_path / "job.yaml"
+    job.write_text("model_name_or_path: mine\nbf16: true\nper_device_train_batch_size: 2\n", encoding="utf-8")
+    assert "unknown model 'llama-3.1-9b'" in refused(capsys, "convert", job, "--model", "llama-3.1-9b")
+    command = "convert -- trl sft --model_name_or_path Qwen/Qwen3-8B --optim adamw_8bits"
+    assert "Did you mean 'adamw_8bit'?" in refused(capsys, *command.split())
+
+
+def test_many_known_names_are_not_all_listed(capsys):
+    assert "more." in refused(capsys, "models", "show", "###")
+
+
 def test_missing_plan(capsys, tmp_path):
     assert "nothing.toml" in refused(capsys, "predict", tmp_path / "nothing.toml")
 

@@ -243,10 +243,20 @@ def test_what_the_code_of_a_family_fixes(kind: str, fraction: float, learned: in
 def test_every_family_is_read() -> None:
     named = {str(keys["model_type"]) for keys, _ in PUBLISHED.values()}
     catalogued = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"}
+    catalogued |= {"seed_oss", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe", "bailing_moe"}
     counted = {str(keys["model_type"]) for keys, _ in COUNTED.values()}
     seeing = {kind for kind in FAMILIES if kind.startswith(("qwen2_5_vl", "qwen3_vl", "llava"))}
-    others = {"dots1", "kimi_k2", "ministral3"} | set(HYBRID_FAMILIES)
+    others = {"dots1", "kimi_k2", "ministral3", "bailing_moe_v2"} | set(HYBRID_FAMILIES)
     assert len(seeing) == 7 and set(FAMILIES) == named | catalogued | counted | seeing | others
+
+
+def test_versions_of_lings_files_differ_in_what_they_say() -> None:
+    """Of the first version heads are rotated whole and not normed, unless its file says otherwise."""
+    ling: dict[str, Any] = {**SMALL, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    first, second = (read(**ling, model_type=kind) for kind in ("bailing_moe", "bailing_moe_v2"))
+    assert (first.qk_norm, first.rotary_fraction) == (False, 1.0)
+    assert (second.qk_norm, second.rotary_fraction) == (True, 0.5)
+    assert read(**ling, model_type="bailing_moe", use_qk_norm=True, partial_rotary_factor=0.5) == second
 
 
 def test_operations_of_a_step_worked_out() -> None:

@@ -33,6 +33,11 @@ KNOWN_TOTALS = {
     "qwen3-32b": 32_762_123_264,
     "mistral-7b": 7_241_732_096,
     "mistral-nemo-12b": 12_247_782_400,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "smollm2-135m": 134_515_008,
+    "smollm2-360m": 361_821_120,
+    "smollm2-1.7b": 1_711_376_384,
+    "seed-oss-36b": 36_151_104_512,
     "llama-2-7b": 6_738_415_616,
     "llama-2-13b": 13_015_864_320,
     "llama-2-70b": 68_976_648_192,
@@ -132,6 +137,15 @@ ROUNDED = {
     "granite-4.0-h-micro": 3.19,
     "granite-4.0-h-small": 32.2,
     "qwen3-next-80b-a3b": 79.67,
+    "nemotron-3-ultra-550b-a55b": 550.0,
+    "exaone-4-1.2b": 1.28,
+    "ernie-4.5-0.3b": 0.36,
+    "ernie-4.5-21b-a3b": 21.8,
+    "ernie-4.5-300b-a47b": 300.0,
+    "hunyuan-7b": 7.5,
+    "hunyuan-a13b": 80.4,
+    "ling-mini-2.0": 16.26,
+    "ling-flash-2.0": 103.0,
 }
 
 SMALL: dict[str, Any] = {
@@ -160,6 +174,51 @@ def test_published_totals_are_met_exactly(name: str, total: int) -> None:
 @pytest.mark.parametrize(("name", "billions"), ROUNDED.items())
 def test_papers_rounded_sizes_are_met(name: str, billions: float) -> None:
     assert load_model(name).parameters / 1e9 == pytest.approx(billions, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("ling-mini-2.0", 1.43),
+        ("ling-flash-2.0", 6.1),
+        ("hunyuan-a13b", 12.7),
+        ("ernie-4.5-21b-a3b", 3.35),
+        ("ernie-4.5-300b-a47b", 47.9),
+        ("nemotron-3-ultra-550b-a55b", 56.06),
+    ],
+)
+def test_parameters_that_a_token_meets_are_as_model_cards_round_them(name: str, billions: float) -> None:
+    """With both embeddings, which some cards leave out."""
+    assert load_model(name).active_parameters / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_numbers_of_each_layer_are_read_where_layers_are_alike(tmp_path: Path) -> None:
+    lists = {"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [2, 2], "num_shared_expert": [1, 1]}
+    model = load_model(str(write(tmp_path, **lists, moe_intermediate_size=[32, 32])))
+    assert model.experts is not None
+    assert (model.experts.active, model.experts.ffn, model.experts.shared_ffn) == (2, 32, 32)
+    one = load_model(str(write(tmp_path, **lists | {"moe_topk": 2})))
+    assert one.experts is not None and (one.experts.active, one.experts.ffn) == (2, 128)
+    with pytest.raises(InputError, match=r"num_experts_per_tok.*\[2, 4\]"):
+        load_model(str(write(tmp_path, **lists | {"moe_topk": [2, 4]})))
+
+
+def test_layers_of_ernie_have_experts_from_one_to_another(tmp_path: Path) -> None:
+    ernie = {"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 32}
+    for given, expected in (
+        ({}, [False, True, True, True]),
+        ({"moe_layer_start_index": 2}, [False, False, True, True]),
+        ({"moe_layer_end_index": 2}, [False, True, True, False]),
+        ({"moe_layer_end_index": -1, "moe_layer_start_index": 0}, [True] * 4),
+    ):
+        experts = load_model(str(write(tmp_path, **ernie, **given, num_hidden_layers=4))).experts
+        assert experts is not None
+        assert [experts.stand_in(layer) for layer in range(4)] == expected
+
+
+def test_an_activation_with_weights_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="xIELU"):
+        load_model(str(write(tmp_path, model_type="apertus", hidden_act="xielu")))
 
 
 def test_every_model_of_the_catalogue_loads_and_is_checked() -> None:

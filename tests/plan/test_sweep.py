@@ -188,7 +188,7 @@ def test_a_front_under_a_limit_does_not_lose_its_fast_end_to_slower_gpus(tables)
         "objective__minimise": ["time", "energy"],
         TP: [1, 2, 4],
         PP: [1, 2],
-        "power__power_limit_w": [280, 320, 340, 360, 380, 400],
+        "power__power_limit_w": [285, 320, 340, 360, 380, 400],
     }
     rows = jc.sweep(tables(**space, objective__top=72)).rows
     peaks = sorted(row["peak_job_power_w"] for row in rows if row["cluster.gpu"] == "h200-sxm")

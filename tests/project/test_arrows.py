@@ -26,7 +26,7 @@ HEAVY = {"torch", "pandas", "numba", "scipy", "tomlkit", "rich", "typer"}
 #: What commands may import of joulecast when they are registered.
 LIGHT = (
     *("commands", "errors", "files"),
-    *(f"command_line.{name}" for name in ("destinations", "front_asked", "options", "output")),
+    *(f"command_line.{name}" for name in ("destinations", "front_asked", "options", "output", "shown")),
 )
 #: Modules that are heavy by nature, and are themselves only imported inside functions.
 LATE = {"joulecast.simulator.closed_form.evaluator_kernels"}

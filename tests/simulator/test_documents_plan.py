@@ -168,11 +168,14 @@ def split(**keys):
     )
 
 
-def test_a_ring_over_documents_is_refused_heads_that_are_exchanged_are_not():
-    with pytest.raises(NotYetError, match="split around a ring"):
-        split(document_tokens=512)
+def test_documents_are_known_around_a_ring_and_of_heads_that_are_exchanged():
+    with pytest.raises(NotYetError, match="keys of split sequences that are gathered"):
+        split(document_tokens=512, parallelism={"cp_comm_type": "all_gather"})
     apart = attention_of(split(document_tokens=512, parallelism={"cp_comm_type": "a2a"}))
     assert {(one.sequence, one.documents.pieces) for one in apart} == {(4096, ((512.0, 8.0),))}
+    around = attention_of(split(document_tokens=512))
+    assert {one.documents.pieces for one in around} == {((256.0, 8.0),)}
+    assert {(one.causal, one.documents.unmasked) for one in around} == {(True, 0.0), (False, 0.5)}
 
 
 def test_local_layers_keep_documents_apart_too():

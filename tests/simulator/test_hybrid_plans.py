@@ -46,7 +46,6 @@ def plan(model: Any = "nemotron-h-8b", *, users: bool = False, **tables: dict[st
 @pytest.mark.parametrize(
     ("users", "tables", "key"),
     [
-        (False, {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
         (True, {"implementation": {"modules": "joint"}}, "implementation.modules"),
         (True, {"implementation": {"modules": "torchtitan"}}, "implementation.modules"),
         (True, {"implementation": {"compile": True}}, "implementation.compile"),
@@ -245,7 +244,8 @@ def test_triton_kernels_cost_the_host_more_than_others() -> None:
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
         ("ibm-granite/granite-4.0-h-micro-base", "granite-4.0-h-micro"),
         ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "nemotron-3-super-120b-a12b"),
-        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", None),
+        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "nemotron-3-ultra-550b-a55b"),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", None),
     ],
 )
 def test_names_of_the_hub_are_those_of_the_catalogue(name: str, known: str | None) -> None:

@@ -82,3 +82,26 @@ def test_what_cannot_step_shards_says_where_and_what_to_do(tmp_path):
     text = TORCHTUNE.replace("torch.optim.AdamW", "bitsandbytes.optim.AdamW8bit")
     with pytest.raises(jc.InputError, match=r"job.yaml:\d+ \[optimizer._component_, in a plan.*shards of FSDP"):
         convert(tmp_path, text, "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        (AXOLOTL_DDP.replace("adamw_torch_fused", "muon"), "optimizer (line "),
+        (FACTORY.replace("lora", "full") + "cutoff_len: 2048\nuse_muon: true\n", "use_muon (line "),
+    ],
+)
+def test_trainers_own_copies_of_muon_are_forecast_as_pytorchs(tmp_path, text, source):
+    found = convert(tmp_path, text, "job.yaml")
+    assert found.tables["implementation"]["optimizer"] == "muon"
+    assert found.sources["implementation.optimizer"].startswith(source)
+    assert "forecast as torch.optim.Muon" in " ".join(found.warnings)
+
+
+def test_muon_that_a_trainer_does_not_have_or_run_is_refused(tmp_path):
+    with pytest.raises(jc.InputError, match="the step and the states of muon are not known"):
+        convert(tmp_path, PLAIN.replace("adamw_torch_fused", "muon"), "job.sh")
+    with pytest.raises(jc.InputError, match=r"deepspeed, .*Muon of parameters that FSDP shards"):
+        convert(tmp_path, AXOLOTL.replace("adamw_torch_fused", "muon"), "job.yaml")
+    off = convert(tmp_path, FACTORY + "cutoff_len: 2048\nuse_muon: false\n", "job.yaml")
+    assert "optimizer" not in off.tables["implementation"]

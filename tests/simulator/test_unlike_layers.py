@@ -143,7 +143,7 @@ def test_transformers_own_attention_can_be_planned() -> None:
     ("model", "tables", "key"),
     [
         ("gemma-2-2b", {"implementation": {"compile": True}}, "implementation.compile"),
-        ("gemma-3-1b", {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
+        ("gemma-2-2b", {"parallelism": {"context_parallel_size": 2}}, "parallelism.context_parallel_size"),
         (
             "gemma-3-1b",
             {"implementation": {"modules": "transformers", "attention_backend": "flash-attention-2"}},

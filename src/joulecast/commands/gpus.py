@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.command_line import output
+from joulecast.command_line import output, shown
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(help="List the catalogue of GPUs, or show one.", rich_markup_mode=None)
+    group = typer.Typer(cls=shown.Shown, help="List the catalogue of GPUs, or show one.", rich_markup_mode=None)
     group.callback(invoke_without_command=True)(list_gpus)
     group.command("show")(show_gpu)
     app.add_typer(group, name="gpus")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.command_line import output
+from joulecast.command_line import output, shown
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
@@ -29,7 +29,7 @@ COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(help="List the catalogue of models, or show one.", rich_markup_mode=None)
+    group = typer.Typer(cls=shown.Shown, help="List the catalogue of models, or show one.", rich_markup_mode=None)
     group.callback(invoke_without_command=True)(list_models)
     group.command("show")(show_model)
     app.add_typer(group, name="models")

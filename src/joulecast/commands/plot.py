@@ -26,7 +26,9 @@ Source: TypeAlias = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(help="Draw figures for papers: the same bytes every time.", rich_markup_mode=None)
+    group = typer.Typer(
+        help="Draw figures for papers: the same bytes every time.", rich_markup_mode=None, no_args_is_help=True
+    )
     for name, command in (("front", front), ("timeline", timeline), ("ledger", ledger), ("measured", measured)):
         group.command(name)(command)
     app.add_typer(group, name="plot")

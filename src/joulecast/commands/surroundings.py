@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.command_line import output
+from joulecast.command_line import output, shown
 
 if TYPE_CHECKING:
     from joulecast.model.hardware.description import Facts
@@ -50,7 +50,7 @@ Name = Annotated[str, typer.Argument(help="Name in the catalogue, or path of a f
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for kind, (words, _) in KINDS.items():
-        group = typer.Typer(help=f"List the catalogue of {words}, or show one.", rich_markup_mode=None)
+        group = typer.Typer(cls=shown.Shown, help=f"List the catalogue of {words}, or show one.", rich_markup_mode=None)
         group.callback(invoke_without_command=True)(_lister(kind))
         group.command("show", help="Show every number with its uncertainty and source.")(_shower(kind))
         app.add_typer(group, name=kind)
