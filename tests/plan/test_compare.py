@@ -274,7 +274,7 @@ def test_the_report_shows_every_ledger(three: Comparison, tmp_path: Path) -> Non
     assert "different models" in page.more
     text = page.html()
     for gpu in {"h200-sxm", "a100-sxm-80gb"}:
-        assert f"<p>{gpu}: " in text  # where its numbers come from
+        assert f"Where the numbers of {gpu} come from" in text
     assert three.currency == "USD" and "money [USD]" in text
     page.write(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

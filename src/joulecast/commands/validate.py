@@ -181,11 +181,11 @@ def _scaled(value: float | None, quantity: str) -> float | None:
 def summary_lines(summary: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One line for each group of rows and quantity: errors, the trivial baseline beside them, and the interval.
 
-    A group that holds every row says what ``all`` says, and is left out.
+    A group that says what ``all`` says, as it holds the same rows, is left out.
     """
     lines = []
     for group, figures in summary.items():
-        if group != "all" and figures.get("rows") == summary["all"].get("rows"):
+        if group != "all" and figures == summary["all"]:
             continue
         for quantity in ("time", "energy", "power", "clock", "memory"):
             if figures.get(f"{quantity}_error_percent") is None:
