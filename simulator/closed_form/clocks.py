@@ -31,6 +31,8 @@ OVERSHOOT = 2.0
 #: How long a clock takes to fall when an instruction begins that draws more than a burst may, in the same: recorded
 #: clocks reach their plateau after 40 to 60 ms.
 FALLS = 8.0
+#: Share of the work's time below which its most demanding kind is the lesser part.
+LESSER = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,8 @@ class Load:
     last ``pieces_s`` in all, each no longer than the slow loop looks back; NaN of equal ones, shape ``(r,)`` [s]. Long
     waits are in so many ``pauses``, of shape ``(r,)``. ``power_w`` is what the limit holds: the power of the work, or
     of its most demanding kind where one follows the other in long phases. ``most_w`` is the power of that kind, one
-    instruction of which takes ``most_s``, of shape ``(r,)`` [s].
+    instruction of which takes ``most_s`` at the highest clock, all of them ``most_share`` of the work's time, of shape
+    ``(r,)`` [s], [1].
     """
 
     work_s: Array
@@ -75,6 +78,7 @@ class Load:
     power_w: Array
     most_w: Array
     most_s: Array
+    most_share: Array
     tail_s: Array
     tail_j: Array
     rounds: Array
@@ -181,7 +185,8 @@ def _clocks_mhz(load: Load, board: Board, power_w: Array, target_w: Array) -> tu
 
     No kind of work draws more than a burst for long, or than the target where that is more: within an instruction of
     ``t`` the clock falls from ``c`` towards that at which it draws so much, ``c_b``, and is in the mean
-    ``c_b + (c − c_b)·τ/t·(1 − exp(−t/τ))``.
+    ``c_b + (c − c_b)·τ/t·(1 − exp(−t/τ))``. Where the limit holds the mean as well, and that kind is the lesser part of
+    the work, the greater part takes up what it may not draw.
     """
     clocks = board.clocks_mhz
     governed, top = (np.concatenate([of] * 3) for of in (board.governed, board.top_mhz))
@@ -189,7 +194,8 @@ def _clocks_mhz(load: Load, board: Board, power_w: Array, target_w: Array) -> tu
     met = np.where(governed, clock_of_rising(clocks, power_w, target, top), top)
     of_work, of_most, own = np.split(met, 3)
     turns = np.maximum(load.most_s, 1e-9) / (FALLS * board.fast_s)
-    clock = of_work - np.maximum(of_work - of_most, 0.0) * (1.0 + np.expm1(-turns) / turns)
+    falls = np.where((of_work < board.top_mhz) & (load.most_share < LESSER), 0.0, 1.0 + np.expm1(-turns) / turns)
+    clock = of_work - np.maximum(of_work - of_most, 0.0) * falls
     tail_s = grid_positions(clocks, own).interpolate(load.tail_s, row_starts(load.tail_s))
     mixed = np.exp(-tail_s / (OVERSHOOT * board.fast_s))
     return clock, mixed * clock + (1.0 - mixed) * own

@@ -90,19 +90,22 @@ class Pipelines:
             energy,
             power,
             most,
-            self._longest_s(each, starts),
+            *self._of_most(each, starts),
             tails.time_s,
             tails.energy_j,
             *self._pieces(),
             pauses,
         )
 
-    def _longest_s(self, each_w: Float, starts: Int) -> Float:
-        """Time of one instruction of the most demanding kind of each rank row's work at the highest clock, ``(r,)``."""
+    def _of_most(self, each_w: Float, starts: Int) -> tuple[Float, Float]:
+        """Time of an instruction of the most demanding kind of each rank row's work, and its share of all, ``(r,)``."""
         index, rank = self._layout.stages.index, self._layout.rank_of_stage
         power, time = each_w[:, index, -1], self._work.stages.time_s[:, index, -1]
         most = np.maximum.reduceat(power.max(0), starts)[rank]
-        return np.asarray(np.maximum.reduceat(np.where(power >= NEARLY * most, time, 0.0).max(0), starts))
+        own_s = np.where(power >= NEARLY * most, time, 0.0)
+        whole, part = (np.add.reduceat((self._layout.often * of).sum(0), starts) for of in (time, own_s))
+        share = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+        return np.maximum.reduceat(own_s.max(0), starts), share
 
     def _pieces(self) -> tuple[Float, Float]:
         """Pieces of each rank row's work, and their time as far as the board looks back."""

@@ -81,7 +81,7 @@ def test_copy_engines_hold_no_sm_and_cost_a_product_its_share_of_the_memory():
     duration, exposed = times(launches)
     assert exposed == pytest.approx([0.0, 0.0], abs=1e-12)
     alone = times(tuple(replace(p, waits=False, outstanding=0) for p in parts))[0]
-    assert ((alone < duration) & (duration < 1.002 * alone)).all()
+    assert ((alone < duration) & (duration < 1.003 * alone)).all()
     costs = lower([launches[0].operator], GPU)
     assert costs.core_cycles[0] == 0 and costs.activity[0] == 0 and costs.link_j[0] > 0
 
@@ -97,7 +97,7 @@ def test_communication_that_is_longer_than_the_product_is_exposed_but_for_the_ow
     duration, exposed = times(launches)
     assert duration == pytest.approx(3 * step + part)
     slowed = duration - exposed  # the parts beside steps, by the memory that these take
-    assert ((4 * part < slowed) & (slowed < 4.04 * part)).all()
+    assert ((4 * part < slowed) & (slowed < 4.06 * part)).all()
 
 
 def test_a_scattered_sum_ends_with_the_addition_of_its_parts():

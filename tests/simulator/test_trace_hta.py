@@ -19,7 +19,7 @@ from joulecast.simulator.traces.breakdown import breakdown
 from joulecast.simulator.traces.hta import COLLECTIVES, WAITING_KERNEL
 
 #: Standard deviation of an end that is rounded to a microsecond, and how many of those a sum may be off.
-ROUNDED_US, DEVIATIONS = 12.0**-0.5, 3.0
+ROUNDED_US, DEVIATIONS = 12.0**-0.5, 4.0
 PLANS = ("llama-3.1-8b-4xh200", "llama-3.2-3b-4xh200-ddp", "llama-3.1-70b-8xh200")
 
 
