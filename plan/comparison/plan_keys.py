@@ -49,6 +49,16 @@ def _modules(targets: Sequence[str] | None) -> list[str] | None:
     return None if targets is None else [theirs[name] for name in targets]
 
 
+def _frozen(trained: bool | None) -> bool | None:
+    """A switch that a plan writes the other way round."""
+    return None if trained is None else not trained
+
+
+def _patches(count: int | None) -> str | None:
+    """A side of an image, whose patches have so many pixels as its model says."""
+    return None if count is None else f"{count} patches"
+
+
 def _wide(values: Values) -> dict[str, Values]:
     """Layers at either end that stay in bf16."""
     start = tuple(_leading(pattern or ()) for pattern in values)
@@ -70,6 +80,12 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.lora.dtype": ("workload.lora.precision", _as_table),
     "workload.lora.base": ("workload.lora.base_precision", lambda base: base or None),
     "workload.lora.double_quantised": ("workload.lora.double_quantisation", _as_table),
+    "workload.images.rows": ("workload.images.height", _patches),
+    "workload.images.columns": ("workload.images.width", _patches),
+    "workload.images.trains_tower": ("workload.images.freeze_vision_tower", _frozen),
+    "workload.images.trains_projector": ("workload.images.freeze_multi_modal_projector", _frozen),
+    "workload.images.launch_s": ("workload.images.launch_s", lambda _: None),  # what host_launch_us says
+    "workload.rollout.step_overhead_s": ("workload.rollout.step_overhead_us", _times(1e6)),
     "workload.expert_load": ("workload.moe_load_imbalance", _as_table),
     "overlap.windows": ("overlap.window", _as_table),
     "overlap.grad_bucket_bytes": ("overlap.grad_bucket_mb", _times(2.0**-20)),

@@ -23,7 +23,7 @@ from joulecast.plan.comparison.compare import Comparison, compare, differing_key
 from joulecast.plan.comparison.ledgers import difference_of, time_by_part_s
 from joulecast.plan.comparison.reasons import reasons
 from joulecast.reports.pages.compare import figures
-from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
+from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
 SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"
 DDP, GPT = EXAMPLES / "llama-3.2-3b-4xh200-ddp.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
@@ -223,6 +223,30 @@ def test_keys_are_those_of_the_file(changes: dict[str, Any], values: tuple[Any, 
     found = differing_keys([plan_from_dict(tables), plan_from_dict(changed)])
     assert found[next(iter(changes))] == values
     assert set(found) == set(changes)
+
+
+def test_keys_of_images_and_completions_are_those_of_the_file() -> None:
+    """A tower that is frozen, a side in the patches that its model has, and what an engine waits in its unit."""
+    usual: dict[str, Any] = {
+        "workload": {"model": "qwen2.5-vl-3b", "sequence_length": 4096, "global_batch_size": 4, "images": {}},
+        "cluster": {"gpu": "h100-sxm", "gpus": 1},
+        "implementation": {"modules": "transformers", "attention_backend": "cudnn"},
+    }
+
+    def plan(host_launch_us: float | None = None, **workload: Any) -> Plan:
+        host = {} if host_launch_us is None else {"host_launch_us": host_launch_us}
+        implementation = {**usual["implementation"], **host}
+        return plan_from_dict({**usual, "workload": usual["workload"] | workload, "implementation": implementation})
+
+    images = {"images": {"freeze_vision_tower": True, "height": 448}}
+    assert differing_keys([plan(), plan(40.0, **images)]) == {
+        "implementation.host_launch_us": (None, 40.0),
+        "workload.images.freeze_vision_tower": (False, True),
+        "workload.images.height": ("54 patches", "32 patches"),
+    }
+    texts = {"model": "qwen2.5-3b", "images": None, "objective": "grpo", "completion_tokens": 1024}
+    waits = [plan(**texts, rollout={"num_generations": 4, **own}) for own in ({}, {"step_overhead_us": 900})]
+    assert differing_keys(waits) == {"workload.rollout.step_overhead_us": (None, 900.0)}
 
 
 def test_a_missing_node_type_is_noted() -> None:
