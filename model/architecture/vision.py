@@ -179,8 +179,6 @@ class Images(HashedOnce):
         Patches of each of them, from top to bottom and from left to right.
     trains_tower, trains_projector
         Whether the layers over patches, and what takes their results to the text model, have gradients.
-    launch_s
-        Time of the host for a launch, for which the GPU waits where the model's code asks it something [s].
     """
 
     per_sequence: int
@@ -188,7 +186,6 @@ class Images(HashedOnce):
     columns: int
     trains_tower: bool = False
     trains_projector: bool = False
-    launch_s: float = 0.0
 
     @property
     def patches(self) -> int:

@@ -184,6 +184,8 @@ class Implementation(HashedOnce):
         Whether the loss's gradient is not one, so that what Liger made in the forward is multiplied in the backward.
     images
         Images of a sequence, which the model's vision part sees; ``None``: it sees text alone.
+    asked_launch_s
+        Time of the host for a launch, for which the GPU waits where the code of a vision part asks it something [s].
     documents
         What packed sequences consist of, on the rank with most to do; ``None``: attention sees all of a sequence.
     """
@@ -260,6 +262,7 @@ class Implementation(HashedOnce):
     clipped: bool = False
     documents: Documents | None = None
     images: Images | None = None
+    asked_launch_s: float = 0.0
     liger: tuple[LigerKernel, ...] = ()
     scaled_loss: bool = False
 

@@ -16,6 +16,7 @@ from joulecast.model.transformer import delta_net, modules_layer, modules_shared
 from joulecast.model.transformer.expert_rows import expert_shard
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 from joulecast.model.transformer.log_probabilities import head_outputs
+from joulecast.model.transformer.vision_tower import TOWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class ParameterTensor:
         Values of a row of a matrix that is not ``matrix``, 0 of a vector.
     matrix
         Shape of each of its tensors where they are weights of linear layers, but for the head.
+    tower_layer
+        Whether it belongs to a layer of a vision tower, which FSDP shards as a unit of its own.
     """
 
     name: str
@@ -60,6 +63,7 @@ class ParameterTensor:
     adapter: bool = False
     columns: int = 0
     matrix: Matrix | None = None
+    tower_layer: bool = False
 
     @property
     def row_values(self) -> int:
@@ -272,12 +276,12 @@ def tower_layer_parameters(config: ModelConfig, run: Implementation) -> tuple[Pa
     """Parameters of one layer of a vision tower."""
     vision, images = vision_tower.seen(config, run)
     layer = layer_parameters(vision.tower, vision_tower.tower_run(run))
-    return tuple(replace(p, frozen=not images.trains_tower) for p in layer)
+    return tuple(replace(p, frozen=not images.trains_tower, tower_layer=True) for p in layer)
 
 
 def outside_layers(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...]:
     """Those that are of no layer of a vision tower."""
-    return tuple(p for p in parameters if not (p.name.startswith("tower.") and p.name.split(".")[1].isdigit()))
+    return tuple(p for p in parameters if not p.tower_layer)
 
 
 def vision_parameters(
@@ -293,17 +297,17 @@ def vision_parameters(
     vision, images = vision_tower.seen(config, run)
     layer, read = tower_layer_parameters(config, run), vision.tower.layers - vision.unread
     tensors = [
-        replace(p, name=f"tower.{index}.{p.name}", frozen=p.frozen or index >= read)
+        replace(p, name=f"{TOWER}{index}.{p.name}", frozen=p.frozen or index >= read)
         for index in range(vision.tower.layers)
         for p in layer
     ]
     if not numbered:
-        tensors = [replace(p, name=f"tower.{p.name}") for p in layer]
+        tensors = [replace(p, name=f"{TOWER}{p.name}") for p in layer]
     for sizes, trains in (
         (vision.end_sizes, images.trains_tower),
         (vision_tower.projector_sizes(vision), images.trains_projector),
     ):
-        tensors += (ParameterTensor(f"tower.{name}", size, frozen=not trains) for name, size in sizes.items())
+        tensors += (ParameterTensor(f"{TOWER}{name}", size, frozen=not trains) for name, size in sizes.items())
     return tuple(tensors)
 
 

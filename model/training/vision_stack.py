@@ -13,9 +13,6 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.training import step
 from joulecast.model.transformer import vision_tower as tower
 
-#: How names of the kernels of tower, projector and what is between them and the text model begin.
-TOWER = "tower."
-
 
 class TowerPass(NamedTuple):
     """A pass through a vision tower: launches in front of its layers and behind them, in the pass's order.
@@ -44,7 +41,7 @@ def images_forward(config: ModelConfig, run: Implementation, batch: int, sequenc
         (tower.layer_called(step.layer_forward(model, s.implementation, s.batch, s.sequence), vision, images, s), count)
         for model, count in tower.tower_layers(vision, images)
     )
-    after = (*tower.projected_forward(vision, s, config.hidden, batch * sequence), tower.asked(vision, images))
+    after = (*tower.projected_forward(vision, s, config.hidden, batch * sequence), tower.asked(vision, run))
     return _named(tower.patches_forward(vision, s), each, after)
 
 
@@ -92,8 +89,8 @@ def _named(
         return tuple(
             replace(
                 one,
-                operator=replace(one.operator, name=f"{TOWER}{one.operator.name}"),
-                completes=one.completes and f"{TOWER}{one.completes}",
+                operator=replace(one.operator, name=f"{tower.TOWER}{one.operator.name}"),
+                completes=one.completes and f"{tower.TOWER}{one.completes}",
             )
             for one in launches
         )

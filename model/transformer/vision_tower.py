@@ -29,6 +29,8 @@ from joulecast.model.transformer import attention_kernel, autocast_linear, froze
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.row_operators import rounded
 
+#: How names of the kernels and parameters of tower, projector and what is between them and the text model begin.
+TOWER = "tower."
 #: Launches that the GPU waits for in every layer of a tower that asks it for lengths [estimate, +-60 %], and between
 #: tower and text model: where masks of images are made, where positions are, and elsewhere [estimates, +-40 %].
 ASKED, MASKS, POSITIONS, COUNTS = 6.0, 150.0, 100.0, 15.0
@@ -157,7 +159,7 @@ def _one_by_one(launches: Iterable[Launch], images: Images, s: Shard) -> Iterato
         forward = one.operator.direction == "forward"
         ending = (RECORDED if images.trains_tower else CALLED) if forward else UNDONE
         if forward:
-            yield streaming("fill", "attention.asked", 1, reads=0, late_s=ASKED * images.launch_s)
+            yield streaming("fill", "attention.asked", 1, reads=0, late_s=ASKED * s.implementation.asked_launch_s)
         each = replace(one.operator, batch=1, name=f"{one.operator.name}{ending}")
         yield replace(one, operator=each, repeat=one.operator.batch)
         parts = ("result",) if forward else ("query.grad", "key.grad", "value.grad")
@@ -176,10 +178,10 @@ def _turned(launches: Iterable[Launch], s: Shard) -> Iterator[Launch]:
         yield far
 
 
-def asked(vision: Vision, images: Images) -> Launch:
+def asked(vision: Vision, run: Implementation) -> Launch:
     """What the GPU waits for between tower and text model."""
     launches = COUNTS + MASKS * vision.blocks + POSITIONS * vision.one_by_one
-    return streaming("fill", "images.asked", 1, reads=0, late_s=launches * images.launch_s)
+    return streaming("fill", "images.asked", 1, reads=0, late_s=launches * run.asked_launch_s)
 
 
 def projected_forward(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ...]:

@@ -84,7 +84,6 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.images.columns": ("workload.images.width", _patches),
     "workload.images.trains_tower": ("workload.images.freeze_vision_tower", _frozen),
     "workload.images.trains_projector": ("workload.images.freeze_multi_modal_projector", _frozen),
-    "workload.images.launch_s": ("workload.images.launch_s", lambda _: None),  # what host_launch_us says
     "workload.rollout.step_overhead_s": ("workload.rollout.step_overhead_us", _times(1e6)),
     "workload.expert_load": ("workload.moe_load_imbalance", _as_table),
     "overlap.windows": ("overlap.window", _as_table),

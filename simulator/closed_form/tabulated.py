@@ -175,8 +175,8 @@ class Parts:
         return self._row(plan, paired(plan, *both), beside_transfers=False)
 
     def _row(self, plan: Plan, launches: tuple[Launch, ...], beside_transfers: bool) -> int:
-        own = host_s(plan, self.gpu, [launches, *of_towers([launches])])
-        part = _Part(launches, beside_transfers, *own.tolist())
+        seen = of_towers([launches]) if plan.workload.images is not None else []
+        part = _Part(launches, beside_transfers, *host_s(plan, self.gpu, [launches, *seen]).tolist())
         return self._rows.setdefault(part, len(self._rows))
 
     def tabulate(self, limit_w: float) -> Tabulated:
@@ -207,11 +207,14 @@ class Parts:
             duration[own], exposed[own], _ = beside_each_other(
                 [types[i] for i in own], serial[own], communication[own], kernels, gpu, beside_transfers
             )
-        towers = Sums([tuple((index[x.operator], float(x.repeat)) for x in launches) for launches in of_towers(types)])
         energy = sums.of(times.energy_j.T) + (duration - serial) * self.idle_w
         grid = np.broadcast_to(self.clocks_mhz, serial.shape)
         hosts = _host_s(parts, serial.shape)
-        return Tabulated(duration, exposed, energy, hosts[0], towers.of(times.time_s.T), hosts[1], grid)
+        towers = np.zeros_like(serial)
+        if hosts[1].any():
+            seen = of_towers(types)
+            towers = Sums([tuple((index[x.operator], float(x.repeat)) for x in one) for one in seen]).of(times.time_s.T)
+        return Tabulated(duration, exposed, energy, hosts[0], towers, hosts[1], grid)
 
     def _limited(self, part: _Part, peak_w: float) -> Tabulated:
         """A part whose kernels' powers add up, at the limits of the GPU's parts."""

@@ -22,7 +22,7 @@ from joulecast.simulator.closed_form.shape import in_phases
 from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
 from joulecast.simulator.fluid.prepared import lag_at_lock, lag_of
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
-from joulecast.simulator.instructions.host import gaps_with_tower
+from joulecast.simulator.instructions.host import gaps_with_tower, host_gaps
 from joulecast.simulator.instructions.tables import at_pace
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, FORWARD_BACKWARD, OPTIMIZER
@@ -160,7 +160,8 @@ def _sum_recipes(
 def _gaps(table: Tabulated, sums: Sums | None = None) -> Array:
     """Waits for the host of each part by itself, or of ``sums`` of parts."""
     of = (lambda values: values) if sums is None else sums.of
-    return gaps_with_tower(*map(of, (table.duration_s, table.host_s, table.tower_s, table.tower_host_s)))
+    whole, towers = (table.duration_s, table.host_s), (table.tower_s, table.tower_host_s)
+    return gaps_with_tower(*map(of, (*whole, *towers))) if table.tower_host_s.any() else host_gaps(*map(of, whole))
 
 
 def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> HighestClocks:

@@ -29,6 +29,8 @@ def in_columns_of(gpu: GpuModel, deviations: Sequence[Mapping[str, float]], colu
 
 def for_lists(gpu: GpuModel, lists: int) -> GpuModel:
     """The GPU for several lists side by side, each of which has the columns of such arrays."""
-    arrays = {name: value for name, value in gpu.parameters.items() if np.ndim(value)} if lists > 1 else {}
+    if lists == 1:
+        return gpu
+    arrays = {name: value for name, value in gpu.parameters.items() if isinstance(value, np.ndarray)}
     several: dict[str, float] = {name: np.tile(value, lists) for name, value in arrays.items()}  # type: ignore[misc]
     return gpu.with_values(several) if several else gpu

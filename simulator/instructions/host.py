@@ -17,8 +17,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Gemm, Scan
 from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.generation import PREFIX
-from joulecast.model.training.vision_stack import TOWER
-from joulecast.model.transformer.vision_tower import CALLED, RECORDED, UNDONE
+from joulecast.model.transformer.vision_tower import CALLED, RECORDED, TOWER, UNDONE
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.training_loop import LAUNCH_S
@@ -87,6 +86,8 @@ SHARDED = ("layer.", "root.")
 #: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time, or that
 #: are replayed as graphs.
 WAITED_FOR = (PREFIX, *(f"optimizer.{name}" for name in KINDS))
+#: How names of kernels begin or end that are called in a loop.
+_LOOPS, _CALLED = tuple(f"optimizer.{name}." for name in LOOPED), tuple(CALLS)
 
 
 def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Array:
@@ -100,12 +101,13 @@ def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Arra
         return one * launches_of(plan, types)
     if run.cuda_graphs or run.host_launch_us is not None or not (run.optimizer in LOOPED or plan.workload.images):
         return np.zeros(len(types))
-    called = f"optimizer.{run.optimizer}." if run.optimizer in LOOPED else "none"
-    looped = (
-        [one for one in launches if one.operator.name.startswith(called) or one.operator.name.endswith(tuple(CALLS))]
-        for launches in types
-    )
+    looped = ([one for one in launches if _is_looped(one.operator.name)] for launches in types)
     return LAUNCH_S * np.array([eager_launches(launches) for launches in looped])
+
+
+def _is_looped(name: str) -> bool:
+    """Whether a kernel is called in a loop, an optimizer's over parameters or attention's over images."""
+    return name.startswith(_LOOPS) or name.endswith(_CALLED)
 
 
 def of_towers(types: Sequence[Sequence[Launch]]) -> list[list[Launch]]:

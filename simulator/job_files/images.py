@@ -12,10 +12,10 @@ from math import isqrt
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
+from joulecast.simulator.plan_file.images import KEY, USUAL_SIDE
 
 TOWER, PROJECTOR, TEXT = "freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"
 PIXELS = "image_max_pixels"
-TABLE = "workload.images"
 
 
 def read_images(config: SettingsFile, draft: Draft, asked: Asked, *, adapted: bool) -> None:
@@ -36,21 +36,21 @@ def read_images(config: SettingsFile, draft: Draft, asked: Asked, *, adapted: bo
     if not said:
         draft.warn(
             f"the model sees images, of which the job says nothing: its text is forecast alone. With images, add --set "
-            f"{TABLE}.per_sequence=1 or more"
+            f"{KEY}.per_sequence=1 or more"
         )
         return
     if config.on(TEXT):
         what = "a text model that is frozen beside a trained tower or projector is not known"
         raise config.error(what, TEXT, "Set it to false to forecast the job without it.")
-    draft.put(f"{TABLE}.per_sequence", 1, "one of each sample, which its data say")
+    draft.put(f"{KEY}.per_sequence", 1, "one of each sample, which its data say")
     if not vision.image_size:
-        side, source = isqrt(config.whole(PIXELS, 768**2) or 768**2), config.source(PIXELS)
-        draft.put(f"{TABLE}.height", side, *source)
-        draft.put(f"{TABLE}.width", side, *source)
+        side, source = isqrt(config.whole(PIXELS) or USUAL_SIDE**2), config.source(PIXELS)
+        draft.put(f"{KEY}.height", side, *source)
+        draft.put(f"{KEY}.width", side, *source)
     if not adapted:
         for key in (TOWER, PROJECTOR):
-            draft.put(f"{TABLE}.{key}", config.value(key, bool, False), *config.source(key))
+            draft.put(f"{KEY}.{key}", config.value(key, bool, False), *config.source(key))
     draft.warn(
         f"a sample is taken to have one image, as large as may be: its data say how many, add --set "
-        f"{TABLE}.per_sequence=… if there are more, and {TABLE}.height and width if they are smaller"
+        f"{KEY}.per_sequence=… if there are more, and {KEY}.height and width if they are smaller"
     )

@@ -25,7 +25,7 @@ def compared_of(plan: Plan, impl: Implementation) -> tuple[Forward, ...]:
         return ()
     if impl.teacher is not None:
         return ((_of_teacher(plan), _waiting(plan, impl.of_reference)),)
-    reference = ((plan, _waiting(plan, impl.of_reference)),) if impl.reference else ()
+    reference = _reference(plan, impl)
     if plan.workload.objective == "kto":
         return (_own(plan, impl), *reference, *reference)
     return reference
@@ -35,12 +35,16 @@ def scored_by(plan: Plan, impl: Implementation) -> tuple[Forward, ...]:
     """Those that score a micro-batch of completions before it is trained on."""
     if not impl.compared_apart:
         return ()
-    reference = ((plan, _waiting(plan, impl.of_reference)),) if impl.reference else ()
-    return (*((_own(plan, impl),) if plan.workload.old_log_probabilities else ()), *reference)
+    own = (_own(plan, impl),) if plan.workload.old_log_probabilities else ()
+    return (*own, *_reference(plan, impl))
 
 
 def _own(plan: Plan, impl: Implementation) -> Forward:
     return plan, _waiting(plan, impl.without_gradients)
+
+
+def _reference(plan: Plan, impl: Implementation) -> tuple[Forward, ...]:
+    return ((plan, _waiting(plan, impl.of_reference)),) if impl.reference else ()
 
 
 def _waiting(plan: Plan, impl: Implementation) -> Implementation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulecast.errors import NotYetError
@@ -149,8 +148,3 @@ def image_assumptions(plan: Plan) -> tuple[str, ...]:
 
 def _is(trained: bool) -> str:
     return "trained" if trained else "frozen"
-
-
-def with_pace(images: Images | None, launch_s: float) -> Images | None:
-    """The same where the host takes so long for a launch [s]."""
-    return None if images is None else replace(images, launch_s=launch_s)

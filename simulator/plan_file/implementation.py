@@ -9,7 +9,6 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.documents import slowest_documents
-from joulecast.simulator.plan_file.images import with_pace
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, expert_tensor_fabric, tensor_fabric
 from joulecast.simulator.plan_file.training_loop import (
     is_trainer,
@@ -41,7 +40,8 @@ def implementation_of(plan: Plan) -> Implementation:
         lora=w.lora,
         scaled_loss=is_trainer(plan) or plan.microbatches > 1,
         documents=slowest_documents(plan),
-        images=with_pace(w.images, said_launch_s(plan)),
+        images=w.images,
+        asked_launch_s=said_launch_s(plan) if w.images is not None else 0.0,
         scored_share=w.scored_share,
         reference=(w.reference or "") if w.runs_reference else "",
         teacher=w.teacher,
