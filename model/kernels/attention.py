@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
-from joulecast.model.kernels.head_width import next_wider, pace
+from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_wider, pace
 from joulecast.model.kernels.operators import products_width
 from joulecast.model.kernels.positions import WINDOWS, looked_at
 
@@ -268,6 +268,8 @@ def _block(
         wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=each_score == MASK)
         flops = flops * np.where(shapes.value_dim > 0, 1.0, wider)
         slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0)
+    elif backend in FLASH_KERNELS:
+        flops = flops * next_flash(shapes.head_dim, prefix, gpu, backward=backward)
     products = flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)

@@ -29,6 +29,10 @@ Array = NDArray[np.float64]
 #: up its product and addresses, and the next one's loads do not run beside its results [estimate, +-0.4]. From the
 #: times and clocks of eight rows of `validate/recorded/h200_sxm/experts.jsonl` (``grouped_up``).
 GROUPED = 0.85
+#: Shares of the rate that grouped kernels reach beside that: where an operand does not lie along K, and with tiles of
+#: 64 rows, on which two groups of warps take turns. Cycles of gradients over the forward's in eight shapes, and times
+#: of two shapes of 128 rows, on two cards (`validate/recorded/framework_kernels`) [estimates, +-0.02 and +-0.05].
+GROUPED_TURNED, GROUPED_SMALL = 0.935, 0.82
 #: Rows that a grouped kernel's products of different numbers of rows leave free of their last tile in the mean: half of
 #: 256, which two SMs of a cluster take together (PyTorch's ``GroupMM.cu``: tiles of 128 x 256, clusters of two).
 UNEVEN = 128.0
@@ -117,11 +121,14 @@ def gemm_work(
     size = DTYPE_BYTES[dtype]
     width = output_bytes_per_element or size
     sm_rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
-    library = product_tiles(gpu.device["shared_memory_per_sm_bytes"], sm_rate * size, dtype, layout == "tn", bias)
+    shared_memory, along_k = gpu.device["shared_memory_per_sm_bytes"], layout == "tn"
+    library = product_tiles(shared_memory, sm_rate * size, dtype, along_k, bias, grouped)
+    by = Cutter(library, layout, size, sm_rate, gpu.sm_count, gpu.max_clock_mhz, separate)
+    cut = cut_of(by, shapes.m, shapes.n, shapes.k, shapes.batch, shapes.spare)
     pace = Pace(
         library=library,
         size=size,
-        rate=sm_rate * _share_of_rate(dtype, layout, gpu, scaled),
+        rate=sm_rate * _share_of_rate(dtype, layout, gpu, scaled) * _share_of_grouped(library, cut, layout),
         eta=gpu["kernel.gemm.eta"],
         penalty=gpu["kernel.gemm.tile_penalty"],
         loads=gpu["kernel.gemm.load_bytes_per_sm_cycle"],
@@ -129,8 +136,6 @@ def gemm_work(
         l2_bytes=gpu["kernel.l2.bytes_per_sm_cycle"] * gpu.sm_count,
         bias=BIAS * bias,
     )
-    by = Cutter(library, layout, size, sm_rate, gpu.sm_count, gpu.max_clock_mhz, separate)
-    cut = cut_of(by, shapes.m, shapes.n, shapes.k, shapes.batch, shapes.spare)
     (rows, columns), splits = cut.tile.T, cut.splits
     values = shapes.batch * shapes.m * shapes.n
     summed = np.where(splits > 1, pace.sum(rows, columns, values, splits), 0.0)
@@ -157,6 +162,14 @@ def _share_of_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float
     """Share of a type's rate that products of this kind reach beside bf16's of both operands along K."""
     share = _share_of_type(dtype, gpu) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
     return share * gpu.get(f"kernel.gemm.efficiency.{scaled}", EFFICIENCY[scaled]) if scaled else share
+
+
+def _share_of_grouped(library: ProductTiles, cut: Cut, layout: str) -> Array | float:
+    """Share of the library's own rate that PyTorch's grouped kernels reach."""
+    if not library.small_side:
+        return 1.0
+    turned = 1.0 if layout == "tn" else GROUPED_TURNED
+    return np.where(cut.tile[:, 0] < REFERENCE_TILE[0], GROUPED_SMALL, 1.0) * turned
 
 
 def _share_of_type(dtype: str, gpu: GpuModel) -> float:

@@ -1,4 +1,4 @@
-"""Heads of attention whose width is not 128: the pace of their products, and cuDNN's kernels for multiples of 64."""
+"""Heads of attention whose width is not 128: the pace of their products, and widths that libraries have kernels for."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ WIDER, WIDER_BY = (128.0, 192.0, 256.0), ((1.0, 0.93, 0.89), (1.0, 1.45, 1.26))
 #: but the causal one: without it kernels of 192 and 256 on an H100, which its limit holds, are forecast to draw 5 to
 #: 8 % less at the clock that their SMs counted (`validate/recorded/h100_sxm/wide_heads.jsonl`) [+-0.04].
 WIDE_ENERGY = 1.12
+
+#: Widths of FlashAttention-2's kernels (``headdim_switch`` in ``csrc/flash_attn/src/static_switch.h``): other heads run
+#: in the next wider one, on zeros. Cycles of each over those that :func:`pace` has for it, forward and backward: heads
+#: of 64 to 256 on an H200 and an H100 (`validate/recorded/framework_kernels`) [estimates, +-0.05].
+FLASH_KERNELS = ("flash-attention-2", "flash-attn-2")
+FLASH_WIDTHS = (32.0, 64.0, 96.0, 128.0, 192.0, 256.0)
+FLASH_BY = ((1.0, 1.0, 0.96, 1.0, 1.02, 1.0), (1.0, 1.0, 1.08, 1.0, 1.08, 1.10))
 
 
 def pace(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:
@@ -49,3 +56,12 @@ def next_wider(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool, m
         return np.asarray(np.where(head_dim < REFERENCE, 1.0 + PADDED[backward] * (there - 1.0), 1.0))
     there = there * np.interp(width, WIDER, WIDER_BY[backward])
     return np.asarray(1.0 + np.where(head_dim < REFERENCE, PADDED[backward], 1.0) * (there - 1.0))
+
+
+def next_flash(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool) -> Array:
+    """Cycles of FlashAttention-2's kernel that heads run in over those that :func:`pace` has for them, ``(n,)``."""
+    widths = np.array(FLASH_WIDTHS)
+    place = np.searchsorted(widths, head_dim).clip(max=len(widths) - 1)
+    width = np.maximum(widths[place], head_dim)
+    there = width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu)
+    return np.asarray(there * np.array(FLASH_BY[backward])[place])

@@ -105,6 +105,8 @@ def _cut(by: Cutter, sizes: bytes) -> Cut:
 def _choice(by: Cutter, m: Array, n: Array, k: Array, batch: Array) -> NDArray[np.int64]:
     """Index of the choice that the library is taken to make, shape ``(n,)``."""
     library, splits = by.library, by.library.splits
+    if library.small_side:
+        return np.where(np.minimum(m, n) <= library.small_side, 0, 1)
     pace = expected_pace(library, by.size, by.rate)
     together = np.ones_like(batch) if by.separate else batch  # on several streams each is chosen for itself
     m, n, k, batch = (each[:, None] for each in (m, n, k, together))

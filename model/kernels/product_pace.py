@@ -52,7 +52,7 @@ class Pace:
 
     library: ProductTiles
     size: float
-    rate: float
+    rate: Array | float
     eta: float
     penalty: float
     loads: float

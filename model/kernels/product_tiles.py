@@ -71,6 +71,11 @@ CAUTION, SPLIT_CAUTION, OLDER_SPLIT_CAUTION = 1.06, 1.1, 1.15
 MORE_WAVES = 1.3
 #: Waves from which on tiles of the newer kernels are handed out by a counter.
 COUNTED_WAVES = 3.0
+#: Tiles of PyTorch's grouped kernels for products that have a side of so many rows or columns at most, and for all
+#: others, on Hopper and on Blackwell (``dispatch_bf16_grouped_kernel_on_tile_size`` in PyTorch's ``GroupMM.cu``).
+GROUPED_SIDE, GROUPED, GROUPED_PAIRED = 128.0, ((64, 128), (128, 256)), ((128, 256), (256, 256))
+#: Types that these take.
+GROUPED_TYPES = ("bf16",)
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,8 @@ class ProductTiles:
         Waves that a choice is for, and values of K that each part has at least.
     caution, beyond
         What a choice's cycles are multiplied by when it is compared with others, for so many waves and for more.
+    small_side
+        Where it is set the first of two choices is taken for results with a side of so much at most, the second else.
     """
 
     kind: KernelKind
@@ -143,10 +150,11 @@ class ProductTiles:
     least_part: Array
     caution: Array
     beyond: Array
+    small_side: float = 0.0
 
 
 def product_tiles(
-    shared_memory_bytes: float, rate: float, dtype: str, along_k: bool, bias: bool = False
+    shared_memory_bytes: float, rate: float, dtype: str, along_k: bool, bias: bool = False, grouped: bool = False
 ) -> ProductTiles:
     """The choices for products of one kind.
 
@@ -162,10 +170,20 @@ def product_tiles(
         Whether both operands lie along K.
     bias
         Whether a bias is added to the result.
+    grouped
+        Whether one of PyTorch's kernels takes them as a list of products.
     """
     if shared_memory_bytes < DEEP_BYTES or dtype in OLDER_TYPES:
         return _older()
-    return _newer(PAIRED if rate >= PAIRED_RATE else NEWER, along_k, bias)
+    kind = PAIRED if rate >= PAIRED_RATE else NEWER
+    return _grouped(kind) if grouped and dtype in GROUPED_TYPES else _newer(kind, along_k, bias)
+
+
+@cache
+def _grouped(kind: KernelKind) -> ProductTiles:
+    tiles = GROUPED_PAIRED if kind is PAIRED else GROUPED
+    rows = [(*tile, 1.0, inf, 0.0, 1.0, 1.0) for tile in tiles]
+    return replace(ProductTiles(kind, *np.array(rows, dtype=np.float64).T), small_side=GROUPED_SIDE)
 
 
 @cache

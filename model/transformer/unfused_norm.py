@@ -15,25 +15,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import ONE_BY_ONE, Launch, column_sums, one_by_one, streaming
+from joulecast.model.framework.launches import (
+    ONE_BY_ONE,
+    Launch,
+    column_sums,
+    elementwise,
+    of_rows,
+    one_by_one,
+    streaming,
+)
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.transformer.row_operators import MIXED, rounded, widened
 
 #: Cycles of an SM for a value that PyTorch's kernels handle one by one: a product with its row's or its column's
-#: number, and a row's number spread over the row. From three rows of that recording, 17 to 50 kernels each; the rows
-#: differ by 2, 2 and 1 % [estimates, +-3 %].
-BY_ROW, BY_COLUMN, SPREAD = 0.505, 0.53, 0.455
+#: number, and a row's number spread over the row. Layers of eight shapes on an H200 and an H100 at counted clocks
+#: (`validate/recorded/in_place`), half of which chose them, and `validate/recorded/single_values` [+-4 %].
+BY_ROW, BY_COLUMN, SPREAD = 0.524, 0.542, 0.465
 #: Cycles for a value where attention gives the gradient with heads in front of tokens, so that kernels read values
 #: one by one, by the end of the launch's name; where parameters are wide (under autocast) in the second place. The sum
-#: for the weight has few columns, a head's width. From Qwen3 of 16 and 32 heads [estimates, +-10 %; that sum +-30 %].
+#: for the weight has few columns, a head's width. The first from Qwen3 with 32 and 8 heads on both cards, there
+#: [estimates, +-10 %; that sum +-30 %], the second from a Qwen3 on an H200 [estimates, +-15 %; that sum +-50 %].
 TURNED = {
-    ".gamma.product": (0.88, 1.33),
-    ".gamma.grad": (1.39, 2.28),
-    ".grad.root": (0.84, 0.84),
-    ".grad.scaled": (0.835, 0.835),
-    ".grad.sum": (0.655, 0.655),
-    ".grad.branches": (0.805, 0.805),
+    ".gamma.product": (0.72, 1.33),
+    ".gamma.grad": (0.45, 1.34),
+    ".grad.root": (0.63, 0.84),
+    ".grad.scaled": (0.65, 0.835),
+    ".grad.sum": (0.56, 0.655),
+    ".grad.branches": (0.585, 0.805),
 }
 
 
@@ -44,10 +53,10 @@ def forward(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
         return _centred(name, s, rows, columns)
     return (
         *_widened(f"{name}.widen", s, values),
-        streaming("unary", f"{name}.square", values, dtype="fp32"),
+        elementwise(f"{name}.square", values, dtype="fp32"),
         streaming("reduce", f"{name}.mean", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns),
-        streaming("unary", f"{name}.epsilon", rows, dtype="fp32"),
-        streaming("unary", f"{name}.root", rows, dtype="fp32"),
+        of_rows(f"{name}.epsilon", rows),
+        of_rows(f"{name}.root", rows),
         by_row(f"{name}.scaled", values),
         *_weighed(name, s, values, columns),
     )
@@ -64,11 +73,11 @@ def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]
         *_widened(f"{name}.widen", s, values),
         next(means),
         by_row(f"{name}.centred", values),
-        streaming("unary", f"{name}.square", values, dtype="fp32"),
+        elementwise(f"{name}.square", values, dtype="fp32"),
         next(means),
         by_row(f"{name}.again", values),
-        streaming("unary", f"{name}.epsilon", rows, dtype="fp32"),
-        streaming("unary", f"{name}.root", rows, dtype="fp32"),
+        of_rows(f"{name}.epsilon", rows),
+        of_rows(f"{name}.root", rows),
         by_row(f"{name}.scaled", values),
         *_weighed(name, s, values, columns),
     )
@@ -123,11 +132,11 @@ def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") 
         streaming("mul", f"{name}.grad.root", values, reads=2, dtype="fp32"),
         by_row(f"{name}.grad.scaled", values),
         _row_sum(f"{name}.grad.sum", rows, columns),
-        *(streaming("unary", f"{name}.grad.{step}", rows, dtype="fp32") for step in ("power", "product", "half")),
+        *(of_rows(f"{name}.grad.{step}", rows) for step in ("power", "product", "half")),
         *(_negated_sum(f"{name}.grad.again", rows, columns) if centred else ()),
         _spread(f"{name}.grad.spread", values),
         streaming("copy", f"{name}.grad.base", values, dtype="fp32"),
-        streaming("unary", f"{name}.grad.double", values, dtype="fp32"),
+        elementwise(f"{name}.grad.double", values, dtype="fp32"),
         streaming("mul", f"{name}.grad.square", values, reads=2, dtype="fp32"),
         *(_negated_sum(f"{name}.grad.centred", rows, columns) if centred else ()),
         streaming("add", f"{name}.grad.branches", values, reads=2, dtype="fp32"),

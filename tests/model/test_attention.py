@@ -202,8 +202,11 @@ def test_cudnn_runs_heads_in_the_next_wider_kernel_that_it_has(h200):
 
 
 def test_pytorchs_own_kernels_have_any_width(h200):
-    dims = np.array([72, 112, 128])
-    assert np.all(np.diff(work(h200, head_dim=dims, backend="flash-attention-2").cycles) > 0)
+    dims = np.array([64, 72, 80, 96, 112, 128, 160, 192, 256])
+    cycles = work(h200, head_dim=dims, backend="flash-attention-2").cycles
+    assert cycles[1:4] == pytest.approx(cycles[3]) and cycles[4:6] == pytest.approx(cycles[5])
+    assert cycles[6:8] == pytest.approx(cycles[7])
+    assert np.all(np.diff(cycles[[0, 3, 5, 7, 8]]) > 0)
 
 
 def test_padding_takes_energy_but_less_than_work(h200):

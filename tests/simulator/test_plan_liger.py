@@ -14,7 +14,7 @@ from joulecast.simulator.instructions.host import eager_launches
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
-from joulecast.simulator.plan_file.training_loop import loop_wait_s, widens_outputs
+from joulecast.simulator.plan_file.training_loop import ASKED, ASKED_BY_LIGER, loop_wait_s, widens_outputs
 
 DEFAULT = ("fused_linear_cross_entropy", "rms_norm", "rope", "swiglu")
 
@@ -113,7 +113,8 @@ def test_no_logits_are_there_while_autocast_keeps_rounded_weights() -> None:
 
 def test_the_loss_asks_the_gpu_and_leaves_no_logits_to_widen() -> None:
     trainer = {"implementation": {"training_loop": "trainer"}}
-    assert loop_wait_s(plan()) == pytest.approx(2 * loop_wait_s(plan(liger=False)))
+    own = loop_wait_s(plan(liger=False))
+    assert loop_wait_s(plan()) == pytest.approx(own * (ASKED + ASKED_BY_LIGER) / ASKED)
     assert widens_outputs(plan(liger=False, **trainer)) and not widens_outputs(plan(**trainer))
     assert implementation_of(plan(**trainer)).scaled_loss
     assert implementation_of(plan(workload={"micro_batch_size": 2})).scaled_loss

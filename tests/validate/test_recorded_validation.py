@@ -178,7 +178,7 @@ def test_iterations_of_rewards_completions_and_a_teacher() -> None:
     """Reward models, KTO, GRPO and distillation: 6.6 % off when first looked at on a derived card, on an H200 1.7 %."""
     summary, errors = iterations("train_rewards.jsonl", 8, "h100")
     waiting = errors.pop("train_kto_qwen2.5-3b_S1024_mb4_copy_C512")
-    assert waiting >= -0.15 and min(errors.values()) >= -0.068 and max(errors.values()) <= -0.03
+    assert waiting >= -0.15 and min(errors.values()) >= -0.057 and max(errors.values()) <= -0.025
     assert summary["time_error_percent"] <= 6.7 and summary["energy_error_percent"] <= 6.1
     assert summary["time_inside_percent"] == 100.0 and summary["energy_inside_percent"] >= 87.0
     assert summary["memory_error_percent"] <= 0.4
@@ -266,7 +266,7 @@ def test_iterations_of_hybrids() -> None:
     small = "train_transformers_nemotron-h-8b_L14_S2048_mb1"
     summary, errors = iterations("train_hybrids.jsonl", 7)
     waits = errors.pop(small)
-    assert max(map(abs, errors.values())) <= 0.022 and waits <= -0.15
+    assert max(map(abs, errors.values())) <= 0.023 and waits <= -0.15
     assert summary["memory_error_percent"] <= 0.2 and summary["time_inside_percent"] == 100.0
     summary, other = iterations("train_hybrids.jsonl", 6, "h100")
     assert len(other) == 6 and other.pop(small) <= -0.1
@@ -400,9 +400,18 @@ def test_iterations_on_images_on_an_h200() -> None:
     result = run_suite("plans", ROWS / "train_vision.jsonl").to_dict()
     summary = result["summary"]["all"]
     assert summary["rows"] == 5 and not result["skipped"]
-    assert summary["time_error_percent"] <= 3.6 and summary["energy_error_percent"] <= 1.7
+    assert summary["time_error_percent"] <= 3.4 and summary["energy_error_percent"] <= 1.8
     assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
     assert summary["memory_error_percent"] <= 0.7
+
+
+@pytest.mark.parametrize("gpu", ["h200", "h100"])
+def test_small_batches_experts_and_heads_of_80(gpu: str) -> None:
+    """Eleven iterations that nothing is fitted to; 1.3 and 1.4 % off when first looked at."""
+    summary, errors = iterations("train_families_fourth.jsonl", 11, gpu)
+    assert summary["time_error_percent"] <= 1.5 and summary["energy_error_percent"] <= 0.9
+    assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
+    assert max(map(abs, errors.values())) <= 0.045
 
 
 def test_tensor_and_pipeline_parallel_iterations_on_two_h100s() -> None:
