@@ -113,8 +113,9 @@ def elementwise(
     name: str, elements: float, *, reads: float = 1.0, writes: float = 1.0, dtype: str = "bf16", completes: str = ""
 ) -> Launch:
     """Launch of a PyTorch kernel that takes each value for itself, several at a time."""
-    of = {"reads": reads, "writes": writes, "late_s": IN_PLACE_S}
-    return streaming("unary", name, elements, dtype=dtype, completes=completes, **of)
+    return streaming(
+        "unary", name, elements, reads=reads, writes=writes, dtype=dtype, completes=completes, late_s=IN_PLACE_S
+    )
 
 
 def of_rows(name: str, rows: float) -> Launch:
