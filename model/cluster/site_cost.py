@@ -3,7 +3,8 @@
     money  = E·p + n·t·c_GPU / (L·u),    carbon = E·i + n·t·m_GPU / (L·u)
 
 with the price p and the carbon intensity i of electricity, price c and embodied carbon m of a GPU with its share of
-node and network, lifetime L and the share u of it that does paid work. Everything is linear in E and in n·t.
+node and network, lifetime L and the share u of it that does paid work. Everything is linear in E and in n·t. Of rented
+GPUs the price of an hour stands for c/(L·u).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
-#: Joules of a kilowatt-hour, seconds of a (Julian) year.
-J_PER_KWH, S_PER_YEAR = 3.6e6, 365.25 * 86400.0
+#: Joules of a kilowatt-hour, seconds of an hour and of a (Julian) year.
+J_PER_KWH, S_PER_HOUR, S_PER_YEAR = 3.6e6, 3600.0, 365.25 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Prices:
         A GPU with its share of node and network: price [currency] and carbon of its making [kgCO2e].
     lifetime_years, utilisation
         How long it is used, and the share of that time in which it does paid work.
+    rent_per_gpu_hour
+        What a rented one costs in place of its price [currency/h]; ``None``: it is bought.
     """
 
     electricity_per_kwh: float
@@ -41,6 +44,14 @@ class Prices:
     embodied_kg_per_gpu: float
     lifetime_years: float
     utilisation: float
+    rent_per_gpu_hour: float | None = None
+
+    @property
+    def hardware_per_gpu_s(self) -> float:
+        """What a second of a GPU costs [currency/s]."""
+        if self.rent_per_gpu_hour is not None:
+            return self.rent_per_gpu_hour / S_PER_HOUR
+        return self.hardware_per_gpu / self.working_life_s
 
     @property
     def working_life_s(self) -> float:
@@ -58,6 +69,8 @@ class PriceSpread:
         Of the price and carbon intensity of electricity, and of the price and embodied carbon of a GPU.
     working_life
         Of lifetime and utilisation together.
+    rented
+        Whether hardware's price is a rent, which no working life pays off.
     """
 
     electricity: float
@@ -65,6 +78,7 @@ class PriceSpread:
     hardware: float
     embodied: float
     working_life: float
+    rented: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,7 @@ class Cost:
     Attributes
     ----------
     electricity, hardware
-        Parts of the money [currency].
+        Parts of the money [currency]; the rent of rented GPUs is the latter, with what electricity is in it.
     operational_kg, embodied_kg
         Parts of the carbon [kgCO2e].
     """
@@ -104,12 +118,12 @@ def cost_of(energy_j: ArrayLike, time_s: ArrayLike, gpus: ArrayLike, prices: Pri
         Broadcast against each other [J], [s].
     """
     kwh = np.asarray(energy_j, dtype=np.float64) / J_PER_KWH
-    used = np.asarray(time_s, dtype=np.float64) * np.asarray(gpus, dtype=np.float64) / prices.working_life_s
+    gpu_s = np.asarray(time_s, dtype=np.float64) * np.asarray(gpus, dtype=np.float64)
     return Cost(
         electricity=np.asarray(kwh * prices.electricity_per_kwh),
-        hardware=np.asarray(used * prices.hardware_per_gpu),
+        hardware=np.asarray(gpu_s * prices.hardware_per_gpu_s),
         operational_kg=np.asarray(kwh * prices.carbon_kg_per_kwh),
-        embodied_kg=np.asarray(used * prices.embodied_kg_per_gpu),
+        embodied_kg=np.asarray(gpu_s / prices.working_life_s * prices.embodied_kg_per_gpu),
     )
 
 
@@ -123,13 +137,12 @@ def cost_rel_sd(cost: Cost, spread: PriceSpread, energy_rel_sd: float, time_rel_
     energy_rel_sd, time_rel_sd
         Relative standard deviations of the work's energy and time.
     """
-    used = np.hypot(time_rel_sd, spread.working_life)
-    found = []
-    for by_energy, price, by_use, hardware in (
-        (cost.electricity, spread.electricity, cost.hardware, spread.hardware),
-        (cost.operational_kg, spread.carbon, cost.embodied_kg, spread.embodied),
+    found, paid_off = [], 0.0 if spread.rented else spread.working_life
+    for by_energy, price, by_use, hardware, life in (
+        (cost.electricity, spread.electricity, cost.hardware, spread.hardware, paid_off),
+        (cost.operational_kg, spread.carbon, cost.embodied_kg, spread.embodied, spread.working_life),
     ):
         total = float(by_energy + by_use)
-        parts = by_energy * np.hypot(energy_rel_sd, price), by_use * np.hypot(used, hardware)
+        parts = by_energy * np.hypot(energy_rel_sd, price), by_use * np.hypot(np.hypot(time_rel_sd, life), hardware)
         found.append(float(np.hypot(*parts)) / total if total else 0.0)
     return found[0], found[1]

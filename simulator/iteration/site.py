@@ -85,6 +85,8 @@ class SiteForecast:
     money_half_widths, carbon_half_widths
         How far the logarithmic 90 % intervals of money and carbon reach below and above, of an iteration, a token and
         a run alike: energy, time, and what the plan leaves to the catalogue.
+    gpu_price_per_hour
+        Rent of a GPU that the plan states [currency/h]; ``None``: hardware is bought.
     tokens
         Tokens of one iteration.
     spread_w
@@ -109,6 +111,7 @@ class SiteForecast:
     cost: Cost
     money_half_widths: tuple[float, float]
     carbon_half_widths: tuple[float, float]
+    gpu_price_per_hour: float | None
     tokens: int
     spread_w: Mapping[str, Spread]
     step_s: float
@@ -127,6 +130,7 @@ class SiteForecast:
             "node": self.node,
             "network": self.network,
             "currency": self.currency,
+            "gpu_price_per_hour": self.gpu_price_per_hour,
             "power_w": asdict(self.power_w),
             "power_w_p05": asdict(self.power_w_p05),
             "power_w_p95": asdict(self.power_w_p95),
@@ -201,6 +205,7 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
         cost=cost,
         money_half_widths=money,
         carbon_half_widths=carbon,
+        gpu_price_per_hour=plan.site.gpu_price_per_hour,
         tokens=iteration.tokens,
         spread_w=spread,
         step_s=iteration.power_over_time.step_s,

@@ -143,21 +143,26 @@ def surroundings(node: Facts, network: Facts, gpu_limit_w: float, stated: Site) 
     def rel_sd(key: str) -> float:
         return 0.0 if getattr(stated, key) is not None else site.parameters[key].sd / site[key]
 
-    hardware, hardware_sd = _hardware_price(node, site, stated.hardware_price_per_gpu)
+    rent, bought = stated.gpu_price_per_hour, stated.hardware_price_per_gpu
+    hardware, hardware_sd = _hardware_price(node, site, bought) if rent is None else (0.0, 0.0)
+    in_rent = rent is not None and stated.electricity_price_per_kwh is None
+    life = float(np.hypot(rel_sd("hardware_lifetime_years"), rel_sd("hardware_utilisation")))
     prices = Prices(
-        electricity_per_kwh=value("electricity_price_per_kwh"),
+        electricity_per_kwh=0.0 if in_rent else value("electricity_price_per_kwh"),
         carbon_kg_per_kwh=value("carbon_intensity_kg_per_kwh"),
         hardware_per_gpu=hardware,
         embodied_kg_per_gpu=value("embodied_kg_per_gpu"),
         lifetime_years=value("hardware_lifetime_years"),
         utilisation=value("hardware_utilisation"),
+        rent_per_gpu_hour=rent,
     )
     spread = PriceSpread(
-        electricity=rel_sd("electricity_price_per_kwh"),
+        electricity=0.0 if in_rent else rel_sd("electricity_price_per_kwh"),
         carbon=rel_sd("carbon_intensity_kg_per_kwh"),
         hardware=hardware_sd,
         embodied=rel_sd("embodied_kg_per_gpu"),
-        working_life=float(np.hypot(rel_sd("hardware_lifetime_years"), rel_sd("hardware_utilisation"))),
+        working_life=life,
+        rented=rent is not None,
     )
     pue = value("pue")
     currency = stated.currency or site.text("currency")

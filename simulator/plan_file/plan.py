@@ -229,7 +229,7 @@ class PlanFrame:
         self.cluster = read_cluster(parsed, self._gpu, source)
         self._implementation = read_implementation(parsed, self._workload.model, source)
         self._implementations: dict[str, Implementation] = {}
-        self._site = read_site(parsed.site, source)
+        self._site = read_site(parsed.site, parsed.cluster.gpu, source)
 
     @property
     def model(self) -> ModelConfig:

@@ -17,6 +17,7 @@ MOST_GPUS = 10_000_000
 MOST_CARDS, MOST_GBIT_PER_S, MOST_STEP_US = 1024, 1e5, 1e6
 
 _Watts = Annotated[float, Field(gt=0)]
+_Price = Annotated[float, Field(ge=0)]
 
 
 class ClusterTable(Table):
@@ -105,6 +106,11 @@ class SiteTable(Table):
     carbon_intensity_kg_per_kwh: float | None = Field(None, ge=0, le=5, description="CO2 equivalent of it [kg/kWh].")
     hardware_price_per_gpu: float | None = Field(
         None, ge=0, description="A GPU with its share of node and network; default: the node type's price and network."
+    )
+    gpu_price_per_hour: _Price | dict[str, _Price] | None = Field(
+        None,
+        description="Rent of a GPU for an hour, with its share of node and network, in place of hardware_price_per_gpu;"
+        " also a table of rents by the GPUs' names. Electricity is in it unless electricity_price_per_kwh is stated.",
     )
     embodied_kg_per_gpu: float | None = Field(None, ge=0, description="CO2 equivalent of making that [kg].")
     hardware_lifetime_years: float | None = Field(None, gt=0, description="Years until hardware is replaced.")

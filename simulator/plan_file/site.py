@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NODE_CURRENCY = "USD"
 #: Every plan's site unless it says otherwise.
 DEFAULT_SITE = "default"
+RENT = "site.gpu_price_per_hour"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Site:
         Catalogue name or path of a site, see :func:`joulecast.model.hardware.catalogue.load_site`.
     hardware_price_per_gpu, embodied_kg_per_gpu
         A GPU with its share of node and network [currency], [kgCO2e].
+    gpu_price_per_hour
+        Rent of one of the plan's GPUs with its share of node and network [currency/h], in place of the former.
     goodput
         Share of a run's time in which training advances, failures of nodes apart.
     node_mtbf_hours, checkpoint_s, restart_s
@@ -49,6 +52,7 @@ class Site:
     electricity_price_per_kwh: float | None = None
     carbon_intensity_kg_per_kwh: float | None = None
     hardware_price_per_gpu: float | None = None
+    gpu_price_per_hour: float | None = None
     embodied_kg_per_gpu: float | None = None
     hardware_lifetime_years: float | None = None
     hardware_utilisation: float | None = None
@@ -70,13 +74,14 @@ def goodput_of(plan: Plan) -> float:
     return site.goodput * goodput(plan.cluster.nodes, 3600.0 * site.node_mtbf_hours, site.checkpoint_s, site.restart_s)
 
 
-def read_site(table: SiteTable, source: Source) -> Site:
-    """The checked table.
+def read_site(table: SiteTable, gpu: str, source: Source) -> Site:
+    """The checked table, for GPUs that the plan calls ``gpu``.
 
     Raises
     ------
     InputError
-        No such site, or a rack's limit without its nodes.
+        No such site, a rack's limit without its nodes, GPUs that are both bought and rented, or a table of rents
+        without the plan's.
     """
     name = resolve_path(table.name, ".toml", source, "site.name")
     if name != DEFAULT_SITE or table.currency is not None:
@@ -89,13 +94,32 @@ def read_site(table: SiteTable, source: Source) -> Site:
             "a rack's limit needs its number of nodes", "site.rack_power_limit_w", remedy="Add site.nodes_per_rack."
         )
     stated = {field.name: getattr(table, field.name) for field in fields(Site)}
-    return Site(**(stated | {"name": name}))
+    return Site(**(stated | {"name": name, RENT.partition(".")[2]: _rent(table, gpu, source)}))
+
+
+def _rent(table: SiteTable, gpu: str, source: Source) -> float | None:
+    """Price of an hour of the plan's GPUs, where they are rented."""
+    rent = table.gpu_price_per_hour
+    if rent is None:
+        return None
+    if table.hardware_price_per_gpu is not None:
+        raise source.error(
+            "GPUs are bought or rented", RENT, remedy="Leave out this key or site.hardware_price_per_gpu."
+        )
+    if not isinstance(rent, dict):
+        return rent
+    if gpu not in rent:
+        known = ", ".join(rent) or "none"
+        raise source.error(f"no rent of {gpu}, but of {known}", RENT, remedy=f'Add "{gpu}" and its price to the table.')
+    return rent[gpu]
 
 
 def _check_currency(table: SiteTable, site: Facts, source: Source) -> None:
     """Prices that the table leaves to the catalogue are in the catalogue's currencies."""
     known = site.text("currency")
     currency = known if table.currency is None else table.currency
+    if table.gpu_price_per_hour is not None:
+        return  # of electricity and hardware nothing is left to the catalogue
     inherited = {"electricity_price_per_kwh": known, "hardware_price_per_gpu": NODE_CURRENCY}
     foreign = [key for key, other in inherited.items() if getattr(table, key) is None and other != currency]
     if foreign:

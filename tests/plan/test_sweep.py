@@ -218,6 +218,15 @@ def test_constraints_on_the_run_need_its_tokens(tables):
     assert row["run_time_s"] == pytest.approx(row["time_s"] * 1e9 / row["tokens"])
 
 
+def test_each_gpu_has_its_own_rent(tables):
+    rents = {"h200-sxm": 3.0, "h100-sxm": 2.0}
+    found = jc.sweep(tables(cluster__gpu=list(rents), site__gpu_price_per_hour=rents))
+    assert {row["cluster.gpu"] for row in found.rows} == set(rents)
+    for row in found.rows:
+        hours = 8 * row["time_s"] / 3600.0
+        assert row["money"] == pytest.approx(hours * rents[row["cluster.gpu"]])
+
+
 def test_rack_and_site_power(tables):
     open_ = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4)).best[0]
     assert open_["rack_power_w"] == pytest.approx(4 * open_["node_power_w"])

@@ -160,6 +160,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "electricity_price_per_kwh": 0.9,
         "carbon_intensity_kg_per_kwh": 0.9,
         "hardware_price_per_gpu": 9.0,
+        "gpu_price_per_hour": 9.0,
         "embodied_kg_per_gpu": 9.0,
         "hardware_lifetime_years": 9.0,
         "hardware_utilisation": 0.2,

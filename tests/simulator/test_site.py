@@ -272,6 +272,9 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["site.currency=EUR"], ["site.currency", "electricity_price_per_kwh is in USD"]),
     (["site.currency=EUR"], ["Add site.electricity_price_per_kwh and site.hardware_price_per_gpu."]),
     (["site.currency=EUR", "site.electricity_price_per_kwh=0.2"], ["site.currency", "Add site.hardware_price_per_gpu"]),
+    (["site.gpu_price_per_hour=2", "site.hardware_price_per_gpu=1"], ["gpu_price_per_hour", "bought or rented"]),
+    (["site.gpu_price_per_hour.b200=4"], ["site.gpu_price_per_hour", "no rent of h200-sxm, but of b200", "Add"]),
+    (["site.gpu_price_per_hour=-1"], ["site.gpu_price_per_hour", "at least 0"]),
     (["site.rack_power_limit_w=40000"], ["site.rack_power_limit_w", "Add site.nodes_per_rack"]),
     (["site.goodput=1.2"], ["site.goodput", "at most 1"]),
     (["site.power_limit_w=0"], ["site.power_limit_w", "above 0"]),
@@ -295,6 +298,45 @@ def test_bad_input_gives_one_readable_error(overrides: list[str], parts: list[st
 def test_another_currency_with_its_own_prices() -> None:
     own = ["site.currency=EUR", "site.electricity_price_per_kwh=0.2", "site.hardware_price_per_gpu=25000"]
     assert site_of(*own).currency == "EUR"
+
+
+def test_rented_gpus_cost_their_hours_and_no_electricity_beside() -> None:
+    rented = jc.predict(SMALL, ["site.gpu_price_per_hour=2.5", "site.goodput=0.5", "workload.training_tokens=1e9"])
+    site = rented.site
+    assert site is not None
+    assert site.cost.hardware == pytest.approx(2.5 * rented.gpus * rented.time_s / 3600.0)
+    assert site.cost.electricity == 0.0
+    assert site.run is not None
+    assert site.run.cost.money == pytest.approx(2.5 * rented.gpus * site.run.time_s / 3600.0)
+    bought = site_of()
+    assert site.cost.carbon_kg == pytest.approx(float(bought.cost.carbon_kg))  # who owns it changes no carbon
+    below, above = site.money_half_widths
+    assert below < bought.money_half_widths[0]  # of a rent only the time is uncertain
+    assert np.exp(above) == pytest.approx(rented.time_s_p95 / rented.time_s)
+    assert np.exp(-below) == pytest.approx(rented.time_s_p05 / rented.time_s)
+
+
+def test_rent_without_electricity_has_it_beside() -> None:
+    both = site_of("site.gpu_price_per_hour=2.5", "site.electricity_price_per_kwh=0.3")
+    own = site_of("site.electricity_price_per_kwh=0.3")
+    assert both.cost.electricity == own.cost.electricity > 0
+    assert both.cost.hardware == site_of("site.gpu_price_per_hour=2.5").cost.hardware
+
+
+def test_rents_are_found_by_the_gpus_name_and_need_no_currency_of_the_catalogue() -> None:
+    table = ["site.gpu_price_per_hour.h200-sxm=3.2", "site.gpu_price_per_hour.h100-sxm=2.5", "site.currency=EUR"]
+    own, other = (jc.predict(SMALL, [*table, f"cluster.gpu={gpu}"]) for gpu in ("h200-sxm", "h100-sxm"))
+    assert own.site is not None
+    assert other.site is not None
+    assert own.site.currency == "EUR"
+    assert (own.site.gpu_price_per_hour, other.site.gpu_price_per_hour) == (3.2, 2.5)
+
+
+def test_what_is_printed_of_a_rent(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "predict", str(SMALL), "--set", "site.gpu_price_per_hour=2.5")
+    (line,) = [line for line in text.splitlines() if line.startswith("million tokens")]
+    assert "at 2.5 USD a GPU-hour" in line
+    assert "electricity" not in line
 
 
 def test_a_site_of_ones_own(tmp_path: Path) -> None:

@@ -56,19 +56,23 @@ def _cost_lines(site: dict[str, Any]) -> list[tuple[str, str]]:
     number, energy_j = output.number, site["energy_j"]["facility"]
     step, token, run = site["iteration"], site["token"], site["run"]
     million = {name: value * 1e6 for name, value in token.items()}
-    lines = [("iteration", f"{number(energy_j)} J, {_money(step, site['currency'])}, {_carbon(step)}")]
-    words = f"{number(million['energy_j'] / 3.6e6)} kWh, {_money(million, site['currency'])}, {_carbon(million)}"
+    lines = [("iteration", f"{number(energy_j)} J, {_money(step, site)}, {_carbon(step)}")]
+    words = f"{number(million['energy_j'] / 3.6e6)} kWh, {_money(million, site)}, {_carbon(million)}"
     lines.append(("million tokens", words))
     if run is not None:
         words = f"{_with_ends(run, 'time_s', 'days', 86400.0)}, {_with_ends(run, 'energy_j', 'MWh', 3.6e9)}"
-        lines.append((f"{number(run['tokens'])} tokens", f"{words}, {_money(run, site['currency'])}, {_carbon(run)}"))
+        lines.append((f"{number(run['tokens'])} tokens", f"{words}, {_money(run, site)}, {_carbon(run)}"))
     return lines
 
 
-def _money(cost: dict[str, float], currency: str) -> str:
-    large = cost["money"] >= MANY
-    size, unit = (1e6, f"million {currency}") if large else (1.0, currency)
-    return f"{_with_ends(cost, 'money', unit, size)} of which electricity {output.number(cost['electricity'] / size)}"
+def _money(cost: dict[str, float], site: dict[str, Any]) -> str:
+    currency, rent = site["currency"], site["gpu_price_per_hour"]
+    size, unit = (1e6, f"million {currency}") if cost["money"] >= MANY else (1.0, currency)
+    whole, electricity = _with_ends(cost, "money", unit, size), output.number(cost["electricity"] / size)
+    if rent is None:
+        return f"{whole} of which electricity {electricity}"
+    rented = f"{whole} at {output.number(rent)} {currency} a GPU-hour"
+    return f"{rented} and for electricity {electricity}" if cost["electricity"] else rented
 
 
 def _carbon(cost: dict[str, float]) -> str:
