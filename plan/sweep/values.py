@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from joulecast.plan.knobs.ranges import range_values
 from joulecast.simulator.plan_file.schema import TABLES
@@ -21,8 +21,10 @@ RANGE_WORDS = {"min", "max", "step", "from", "to", "start", "stop", "low", "high
 #: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
 LISTS = (
     *("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs"),
-    "workload.document_tokens",
+    *("workload.document_tokens", "workload.lora.target_modules"),
 )
+#: Tables within a plan's tables, whose keys may each offer several values too.
+TABLES_WITHIN = ("workload.lora", "workload.rollout", "workload.images")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +104,26 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
     """Values that a key offers: one, several, or ``None`` for all that are legal."""
     if value == "all" and key in ALL:
         return None
+    if key in TABLES_WITHIN:
+        tables = value if isinstance(value, list) else [value]
+        return _once(one for table in tables for one in _each(key, table, source)) or _none(key, source)
     if isinstance(value, Mapping) and RANGE_WORDS & set(value):
         return range_values(value, key, source)
     if not isinstance(value, list) or (key in LISTS and not any(_is_whole(v) for v in value)):
         return (value,)
-    if not value:
-        raise source.error("an empty list offers nothing", key, remedy="Name at least one value.")
-    return _once(value)
+    return _once(value) or _none(key, source)
+
+
+def _each(key: str, table: Any, source: Source) -> Iterable[Any]:
+    """Every setting of a table within a table, whose keys may each offer several values."""
+    if not isinstance(table, Mapping):
+        return (table,)  # what it must be is said where plans are read
+    offers = [_values(f"{key}.{name}", value, source) or () for name, value in table.items()]
+    return (dict(zip(table, setting, strict=True)) for setting in itertools.product(*offers))
+
+
+def _none(key: str, source: Source) -> NoReturn:
+    raise source.error("an empty list offers nothing", key, remedy="Name at least one value.")
 
 
 def _is_whole(value: Any) -> bool:

@@ -101,3 +101,45 @@ def test_several_values_of_a_key_beside_plans_without_its_feature(tables, tmp_pa
     space = space_from_dict(asked)
     assert dotted.partition(".")[2] not in plan_text(space, without)
     assert dotted in done_without(space, without)
+
+
+ADAPTERS = {
+    "cluster__gpus": 1,
+    "parallelism__tensor_model_parallel_size": 1,
+    "parallelism__pipeline_model_parallel_size": 1,
+    "implementation__framework": "pytorch-eager",
+    "implementation__modules": "transformers",
+}
+
+
+def adapters(tables, lora):
+    found = jc.sweep(tables(**ADAPTERS, workload__lora=lora))
+    return [row["workload.lora"] for row in sorted(found.rows, key=lambda row: row["plan"])]
+
+
+def test_keys_of_a_table_within_a_table_offer_several_values(tables):
+    lists = [["q_proj"], ["q_proj", "v_proj"]]
+    found = adapters(tables, {"rank": {"min": 8, "max": 16, "step": 8}, "target_modules": lists})
+    assert sorted(found, key=str) == sorted(
+        ({"rank": rank, "target_modules": modules} for rank in (8, 16) for modules in lists), key=str
+    )
+    assert jc.sweep(tables(**ADAPTERS, workload__lora={"rank": 8, "target_modules": lists[1]})).legal == 1
+
+
+def test_whole_tables_may_stand_in_a_list_too(tables):
+    assert adapters(tables, [{"rank": 8}, {"rank": [16, 32]}]) == [{"rank": rank} for rank in (8, 16, 32)]
+
+
+@pytest.mark.parametrize(
+    ("lora", "problem"),
+    [
+        ({"rank": []}, r"workload\.lora\.rank\]: an empty list offers nothing"),
+        ([], r"workload\.lora\]: an empty list offers nothing"),
+        ({"rank": ["many"]}, r"workload\.lora\.rank\]: .*many.* whole number"),
+        ({"rnak": [8]}, r"workload\.lora\.rnak.*rank"),
+        (3, r"workload\.lora\].*table"),
+    ],
+)
+def test_what_such_tables_cannot_offer(tables, lora, problem):
+    with pytest.raises(jc.InputError, match=problem):
+        adapters(tables, lora)
