@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulecast.errors import UnknownNameError
@@ -88,8 +88,7 @@ def read_site(table: SiteTable, source: Source) -> Site:
         raise source.error(
             "a rack's limit needs its number of nodes", "site.rack_power_limit_w", remedy="Add site.nodes_per_rack."
         )
-    stated = {field.name: getattr(table, field.name) for field in fields(Site)}
-    return Site(**(stated | {"name": name}))
+    return Site(**table.said_of(Site) | {"name": name})
 
 
 def _check_currency(table: SiteTable, site: Facts, source: Source) -> None:
