@@ -45,7 +45,7 @@ def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[R
     forecast = forecast_rows(works, rows, gpu)
     forecast = observed_forecast(forecast, rows)
     pieces = enumerate(zip(works, rows, strict=True))
-    return [Prediction.of_forecast(forecast, i, row.gpus, work.busy_fraction or 1.0) for i, (work, row) in pieces]
+    return [Prediction.of_forecast(forecast, i, row.gpus, work.busy_share or 1.0) for i, (work, row) in pieces]
 
 
 def predict_blocks(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:

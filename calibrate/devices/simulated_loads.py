@@ -67,9 +67,9 @@ def phases_of(row: Mapping[str, Any], board: Board) -> list[Phase]:
         ]
     if companion != "none":
         return [_companion(companion, str(row.get("dtype")), gpu), Phase(main, repetitions=_group(main, board))]
-    if main.is_idle or work.busy_fraction == 1.0:
+    if main.is_idle or work.busy_share == 1.0:
         return [Phase(main)]
-    pause = Phase(board.idle, pause_ratio=1.0 / work.busy_fraction - 1.0, counted=False)
+    pause = Phase(board.idle, pause_ratio=1.0 / work.busy_share - 1.0, counted=False)
     return [Phase(main, repetitions=1.0), pause]
 
 

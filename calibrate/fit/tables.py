@@ -71,7 +71,7 @@ def collect(rows: Sequence[Row]) -> FitRows:
     counts: list[float] = []
     for row in rows:
         work = operator_of(row.configuration)
-        usable = work.operators and work.busy_fraction == 1.0
+        usable = work.operators and work.busy_share == 1.0
         if not usable or row.measured.time_s is None or row.measured.sm_clock_mhz is None or row.gpus > 1:
             continue
         operators += work.operators

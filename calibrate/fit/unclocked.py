@@ -45,14 +45,13 @@ STEPS = (1.0, 0.5, 0.5, 0.25, 0.25, 0.1, 0.1, 0.05)
 def forecast_rows(works: Sequence[KernelWork], rows: Sequence[Row], gpu: GpuDescription | GpuModel) -> Forecast:
     """Forecast of each row's work in the window in which it was measured, at the clock and limit that were set."""
     model = gpu if isinstance(gpu, GpuModel) else gpu_model(gpu)
-    pieces = [Work(work.operators, work.counts, work.busy_fraction) for work in works]
-    settle, window = _windows(pieces, rows, model)
+    settle, window = _windows(works, rows, model)
     alike: dict[tuple[float | None, float | None], list[int]] = {}
     for place, row in enumerate(rows):
         alike.setdefault(_settings(row), []).append(place)
     parts = [
         predict_work(
-            [pieces[i] for i in places],
+            [works[i] for i in places],
             model,
             clock_mhz=clock,
             power_limit_w=limit,
@@ -146,10 +145,9 @@ def fit_unclocked(data: Unclocked, base: GpuDescription) -> list[Solution]:
 
 
 def _fit(block: Unclocked, gpu: GpuModel, priors: Mapping[str, Prior]) -> Solution:
-    pieces = [Work(work.operators, work.counts, work.busy_fraction) for work in block.works]
-    settle, window = _windows(pieces, block.rows, gpu)
-    lowering = Relowering([operator for piece in pieces for operator in piece.operators])
-    timer = Timer(pieces, lowering, settle_s=settle, window_s=window)
+    settle, window = _windows(block.works, block.rows, gpu)
+    lowering = Relowering([operator for work in block.works for operator in work.operators])
+    timer = Timer(block.works, lowering, settle_s=settle, window_s=window)
     measured = block.time_s
     rounded = np.array([row.configuration.get("timing") == "kernel" for row in block.rows])
     noise = np.hypot(NOISE, np.where(rounded, ROUNDING_S / measured, 0.0))

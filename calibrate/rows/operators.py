@@ -21,36 +21,25 @@ from joulecast.calibrate.rows.training_kernels import training_kernels
 from joulecast.errors import DataError
 from joulecast.model.framework.launches import Launch
 from joulecast.model.kernels.operators import Gemm, Operator, Streaming
+from joulecast.model.repeated_work import Work
 
 
-@dataclass(frozen=True, slots=True)
-class KernelWork:
-    """What a row's window repeats.
-
-    Attributes
-    ----------
-    operators, counts
-        Kernels in order, and how often each runs in a row.
-    busy_fraction
-        Share of the time that the GPU works; below 1 it sleeps in between.
-    reason
-        Why there are no operators; empty if there are.
-    """
+@dataclass(frozen=True)
+class KernelWork(Work):
+    """What a row's window repeats, or the ``reason`` why it has no operators."""
 
     operators: tuple[Operator, ...] = ()
-    counts: tuple[int, ...] = ()
-    busy_fraction: float = 1.0
     reason: str = ""
 
     @property
     def is_single(self) -> bool:
         """Whether one kernel runs back to back."""
-        return len(self.operators) == 1 and self.busy_fraction == 1.0
+        return len(self.operators) == 1 and self.busy_share == 1.0
 
     @property
     def is_sequence(self) -> bool:
         """Whether several kernels run in turn without a pause."""
-        return len(self.operators) > 1 and self.busy_fraction == 1.0
+        return len(self.operators) > 1 and self.busy_share == 1.0
 
 
 def operator_of(configuration: Configuration) -> KernelWork:
@@ -100,14 +89,14 @@ def _square(size: int, row: Configuration) -> Gemm:
 def _pulse(row: Configuration) -> KernelWork:
     """One product again and again for ``busy_s``, then nothing for ``idle_s``."""
     busy, idle = positive(row, "busy_s"), positive(row, "idle_s")
-    return replace(_one(gemm(row)), busy_fraction=busy / (busy + idle))
+    return replace(_one(gemm(row)), busy_share=busy / (busy + idle))
 
 
 def _duty(row: Configuration) -> KernelWork:
     share = positive(row, "duty")
     if share > 1:
         raise DataError("field 'duty' is above 1")
-    return KernelWork((_square(8192, row),), (10,), busy_fraction=share)
+    return KernelWork((_square(8192, row),), (10,), busy_share=share)
 
 
 def _interleave(row: Configuration) -> KernelWork:
@@ -125,7 +114,7 @@ def _interleave(row: Configuration) -> KernelWork:
 
 
 def _idle(row: Configuration) -> KernelWork:
-    return KernelWork(busy_fraction=0.0)
+    return KernelWork(busy_share=0.0)
 
 
 def _named_key(row: Configuration) -> tuple[Hashable, ...]:

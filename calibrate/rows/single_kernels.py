@@ -31,29 +31,26 @@ ATTENTION_BACKENDS = {
     "VENDOR_ATTENTION": "cudnn",
 }
 #: Rows of one kernel, by the pattern under which the model knows it.
-STREAMING_PATTERNS = {
-    "copy": "copy",
-    "exp": "exp",
-    "fill": "fill",
-    "sum": "sum",
-    "reduce_min": "reduce_min",
-    "rms_norm": "rmsnorm",
-    "rmsnorm": "rmsnorm",
-    "layer_norm": "layernorm",
-    "layernorm": "layernorm",
-    "softmax": "softmax",
-    "add": "add",
-    "gemv": "gemv",
-    "adamw": "adamw",
-    "tile_rmsnorm": "tile_rmsnorm",
-    "tile_layernorm": "tile_layernorm",
-    "tile_softmax": "tile_softmax",
-    "tile_exp": "tile_exp",
-    "tile_reduce_min": "tile_reduce_min",
-    "gelu": "gelu",
-    "vllm_rms_norm": "vllm_rms_norm",
-    "vllm_silu_and_mul": "vllm_silu_and_mul",
-    "vllm_rotary": "vllm_rotary",
+STREAMING_PATTERNS = {"rms_norm": "rmsnorm", "layer_norm": "layernorm"} | {
+    name: name
+    for name in (
+        *(
+            "copy",
+            "exp",
+            "fill",
+            "sum",
+            "reduce_min",
+            "rmsnorm",
+            "layernorm",
+            "softmax",
+            "add",
+            "gemv",
+            "adamw",
+            "gelu",
+        ),
+        *("tile_rmsnorm", "tile_layernorm", "tile_softmax", "tile_exp", "tile_reduce_min"),
+        *("vllm_rms_norm", "vllm_silu_and_mul", "vllm_rotary"),
+    )
 }
 #: Share of a row's ``bytes`` that is read; the rest is written.
 READ_SHARE = {
@@ -68,14 +65,8 @@ READ_SHARE = {
 }
 #: Line rate of each GPU's network card where a row of several nodes does not tell [B/s].
 NETWORK_BYTES_PER_S = 50e9
-COLLECTIVE_KINDS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-    "p2p": "send_recv",
-    "send_recv": "send_recv",
+COLLECTIVE_KINDS = {"p2p": "send_recv"} | {
+    name: name for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 }
 
 

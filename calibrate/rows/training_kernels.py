@@ -5,12 +5,10 @@ Some rows time an autograd call that launches several kernels; they map to the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from joulecast.calibrate.rows.fields import Configuration
 from joulecast.model.kernels.operators import Streaming
-
-Configuration = Mapping[str, Any]
 
 
 def training_kernels(row: Configuration) -> tuple[Streaming, ...]:

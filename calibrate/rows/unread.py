@@ -41,7 +41,7 @@ def _reason(row: Row) -> str:
     work = operator_of(row.configuration)
     if work.reason or not work.operators:
         return work.reason
-    if work.busy_fraction < 1.0:  # bursts and pauses tell of power, if of anything
+    if work.busy_share < 1.0:  # bursts and pauses tell of power, if of anything
         return ""
     if row.measured.time_s is None:
         return "no time_s"

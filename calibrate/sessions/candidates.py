@@ -75,7 +75,7 @@ def usable(candidates: Sequence[Candidate], gpu: GpuModel) -> tuple[list[Candida
     for candidate in candidates:
         work = candidate.work
         reason = work.reason
-        if 0.0 < work.busy_fraction < 1.0 and candidate.configuration.get("op") != "pulse":
+        if 0.0 < work.busy_share < 1.0 and candidate.configuration.get("op") != "pulse":
             reason = "the fit reads no duty cycles"
         if not reason:
             try:
@@ -108,7 +108,7 @@ def candidate_clocks_mhz(candidates: Sequence[Candidate], gpu: GpuModel) -> Arra
 
 def _forecast(candidates: Sequence[Candidate], gpu: GpuModel, clock_mhz: Any, limit_w: Any) -> Forecast:
     return predict_work(
-        [work_of(c.work) for c in candidates],
+        [c.work for c in candidates],
         gpu,
         clock_mhz=clock_mhz,
         power_limit_w=limit_w,
@@ -121,11 +121,6 @@ def seconds_of(candidate: Candidate, key: str, default: float) -> float:
     """A time that a configuration may leave to a default [s]."""
     value = candidate.configuration.get(key)
     return default if value is None else float(value)
-
-
-def work_of(work: KernelWork) -> Work:
-    """What a row repeats, as forecasts take it."""
-    return Work(work.operators, work.counts, work.busy_fraction)
 
 
 def reference_clocks_mhz(reference: Sequence[Reference], gpu: GpuModel) -> Array:

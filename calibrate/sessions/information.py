@@ -34,7 +34,6 @@ from joulecast.calibrate.sessions.candidates import (
     candidate_clocks_mhz,
     reference_clocks_mhz,
     seconds_of,
-    work_of,
 )
 from joulecast.calibrate.sessions.sensitivity import Sensitivity, sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
@@ -105,7 +104,7 @@ def linearise(
         Slopes of the logarithms of forecast times, then energies, along each parameter in units of its prior standard
         deviation, shape ``(2·k, p)``.
     """
-    works = [work_of(c.work) for c in candidates]
+    works = [c.work for c in candidates]
     kernels = [Work((kernel.operator,)) for kernel in reference]
     clocks = np.concatenate([candidate_clocks_mhz(candidates, gpu), reference_clocks_mhz(reference, gpu)])
     split = len(candidates)
@@ -190,7 +189,7 @@ def _variances(
     steepness = found.energy_by_clock - found.flowing_share * found.time_by_clock
     power = np.where(settled, POWER_NOISE, SHORT_POWER_NOISE) ** 2 + (steepness * clock) ** 2
     resting = np.array([not w.operators for w in works], dtype=np.bool_)
-    paused = np.array([w.busy_fraction != 1.0 for w in works], dtype=np.bool_)
+    paused = np.array([w.busy_share != 1.0 for w in works], dtype=np.bool_)
     bursts = np.array([c.configuration.get("op") == "pulse" for c in candidates], dtype=np.bool_)
     beside = np.array([c.configuration.get("companion") is not None for c in candidates], dtype=np.bool_)
     power = np.where(resting, IDLE_NOISE**2, power)

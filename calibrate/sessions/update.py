@@ -61,7 +61,7 @@ def is_read(row: Row) -> bool:
         return False
     if row.op == "idle":
         return bool(measured.power_w)
-    return bool(work.operators) and work.busy_fraction == 1.0 and measured.time_s is not None
+    return bool(work.operators) and work.busy_share == 1.0 and measured.time_s is not None
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,9 @@ class _Travelling:
         """Time, and energy on top of what the board draws anyway, shape ``(2, collectives, c)`` [s], [J]."""
         if fresh := list(self._numbers)[self._tables.shape[1] :]:
             gpu, clocks = self._parts.gpu, self._parts.clocks_mhz
-            times = kernels_of([], clocks, gpu, None, fresh, self._parts.component_limits_w).times
-            carried = np.sum([np.broadcast_to(times.components_j[c], times.time_s.shape) for c in CARRIED], axis=0)
-            self._tables = np.concatenate([self._tables, np.stack([times.time_s.T, carried.T])], axis=1)
+            kernels = kernels_of([], clocks, gpu, None, fresh, self._parts.component_limits_w)
+            carried = np.sum([kernels.component_j(name) for name in CARRIED], axis=0)
+            self._tables = np.concatenate([self._tables, np.stack([kernels.times.time_s.T, carried.T])], axis=1)
         return self._tables
 
 

@@ -30,7 +30,6 @@ from joulecast.simulator.instructions.replicas import reduces_among_launches
 from joulecast.simulator.instructions.tables import (
     beside_each_other,
     instruction_table,
-    is_communication,
     kernel_counts,
     kernels_of,
 )
@@ -197,10 +196,12 @@ class Parts:
         gpu, types = self.gpu, [part.launches for part in parts]
         kernels = kernels_of([types], self.clocks_mhz, gpu, peak_w)
         times = kernels.times
-        index = {operator: i for i, operator in enumerate(kernels.operators)}
-        sums = Sums([tuple((index[x.operator], float(x.repeat)) for x in launches) for launches in types])
-        serial = sums.of(times.time_s.T)
-        communication = sums.of(np.where(is_communication(kernels), times.time_s, 0.0).T)
+
+        def sums_of(lists: Sequence[Sequence[Launch]]) -> Sums:
+            return Sums([tuple((kernels.row[x.operator], float(x.repeat)) for x in launches) for launches in lists])
+
+        sums = sums_of(types)
+        serial, communication = sums.of(times.time_s.T), sums.of(kernels.communication_s.T)
         duration, exposed = serial.copy(), communication.copy()
         for beside_transfers in (False, True):
             own = [i for i, part in enumerate(parts) if part.beside_transfers == beside_transfers]
@@ -212,8 +213,7 @@ class Parts:
         hosts = _host_s(parts, serial.shape)
         towers = np.zeros_like(serial)
         if hosts[1].any():
-            seen = of_towers(types)
-            towers = Sums([tuple((index[x.operator], float(x.repeat)) for x in one) for one in seen]).of(times.time_s.T)
+            towers = sums_of(of_towers(types)).of(times.time_s.T)
         return Tabulated(duration, exposed, energy, hosts[0], towers, hosts[1], grid)
 
     def _limited(self, part: _Part, peak_w: float) -> Tabulated:

@@ -128,7 +128,6 @@ class SegmentMaker:
         self.time_ns = kernels.times.time_s * 1e9
         self.idle_w = np.asarray(idle_power_w(kernels.clocks_mhz, gpu))
         self.tree_w = np.asarray(clock_tree_power_w(kernels.clocks_mhz, gpu))
-        self._index = {operator: i for i, operator in enumerate(kernels.operators)}
         self._layouts: dict[tuple[int, ...], tuple[Layout, Int]] = {}
         self._made: dict[tuple[tuple[int, ...], int, int, int], int] = {}
         self.segments: list[Segment] = []
@@ -151,7 +150,7 @@ class SegmentMaker:
 
     def _make(self, launches: Sequence[Launch], who: tuple[int, ...], clock: int, base: int, waiting: Waiting) -> None:
         if who not in self._layouts:
-            operator = np.array([self._index[launch.operator] for launch in launches], dtype=np.int64)
+            operator = np.array([self.kernels.row[launch.operator] for launch in launches], dtype=np.int64)
             self._layouts[who] = lay_out(launches), operator
         layout, operator = self._layouts[who]
         beside = is_overlapped(launches)
@@ -187,10 +186,8 @@ class SegmentMaker:
 
     def _power_w(self, operator: Int, clock: int, taken_ns: Float) -> Float:
         """Power by component above idling, such that power times the time taken is the kernel's energy."""
-        times = self.kernels.times
-        alone_s = times.time_s[clock, operator]
-        shape = times.time_s.shape
-        energy = np.stack([np.broadcast_to(times.components_j[c], shape)[clock, operator] for c in COMPONENTS], axis=1)
+        alone_s = self.kernels.times.time_s[clock, operator]
+        energy = np.stack([self.kernels.component_j(name)[clock, operator] for name in COMPONENTS], axis=1)
         energy[:, 0] -= alone_s * (self.idle_w[clock] - self.tree_w[clock])
         energy[:, 1] -= alone_s * self.tree_w[clock]
         return np.asarray(energy / np.maximum(taken_ns, 1.0)[:, None] * 1e9)

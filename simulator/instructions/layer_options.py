@@ -78,7 +78,6 @@ class TiledKernels:
         every = dict.fromkeys(v for _, variants in self._variants.values() for v in variants)
         at_all = kernels_of([], gpu.clocks_mhz, gpu, peak_w, tuple(every), component_limits_w)
         self.kernels: Kernels = at_all.at(clocks)
-        self._row = {operator: i for i, operator in enumerate(self.kernels.operators)}
         self._idle_w = idle_power_w(self.kernels.clocks_mhz, gpu)
 
     def governed(self, launches: Sequence[Launch]) -> tuple[str, ...]:
@@ -96,7 +95,7 @@ class TiledKernels:
         for launch in launches:
             if id(launch) not in known:
                 name, variants = self._variants[launch.operator]
-                kernels = np.array([self._row[v] for v in variants], dtype=np.int64)
+                kernels = np.array([self.kernels.row[v] for v in variants], dtype=np.int64)
                 chosen = combinations[:, place[name]] if name else np.zeros(len(combinations), dtype=np.int64)
                 known[id(launch)] = kernels[chosen]
         return np.array([known[id(launch)] for launch in launches], dtype=np.int64)

@@ -123,16 +123,14 @@ class _Sums:
 
 
 def _sums(table: InstructionTable, order: Sequence[int], items: Sequence[OverlappedBuckets], kernels: Kernels) -> _Sums:
-    index = {operator: i for i, operator in enumerate(kernels.operators)}
-    rows = [index[item.operator] for item in items]
+    rows = [kernels.row[item.operator] for item in items]
     counts = np.array([item.buckets for item in items], dtype=np.float64)
     times = kernels.times
     exposed = exposed_s(items, [times.time_s[:, row] for row in rows], table.duration_s[list(order[:-1])])
     hidden = np.maximum(counts @ times.time_s[:, rows].T - exposed, 0.0)
     energy = np.zeros(table.components_j.shape[1:])
     for component in CARRIED:
-        of_kernels = np.broadcast_to(times.components_j[component], times.time_s.shape)
-        energy[:, COMPONENTS.index(component)] = counts @ of_kernels[:, rows].T
+        energy[:, COMPONENTS.index(component)] = counts @ kernels.component_j(component)[:, rows].T
     return _Sums(rows, counts, exposed, hidden, energy)
 
 

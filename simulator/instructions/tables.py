@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +48,28 @@ class Kernels:
     times: KernelTimes
     held_mhz: Array | None = None
 
+    @cached_property
+    def row(self) -> dict[Operator, int]:
+        """Place of each operator among them."""
+        return {operator: i for i, operator in enumerate(self.operators)}
+
+    @property
+    def communication_s(self) -> Array:
+        """Times of the collectives, 0 of all others, shape ``(c, kernels)`` [s]."""
+        collective = [isinstance(operator, Collective) for operator in self.operators]
+        return np.where(np.array(collective, dtype=bool), self.times.time_s, 0.0)
+
+    def component_j(self, name: str) -> Array:
+        """Energy that a component takes of every kernel, shape ``(c, kernels)`` [J]."""
+        return np.broadcast_to(self.times.components_j[name], self.times.time_s.shape)
+
     def at(self, columns: Int) -> Kernels:
         """The same kernels at some of the grid's clocks, which ``columns`` names in any order and number.
 
         What a limit makes of a kernel at one clock rests on its times at those below, down to the GPU's lowest. A few
         clocks are therefore taken from a table of all: alone they would make another grid, and give other times.
         """
-        shape = self.times.time_s.shape
-        parts = {name: np.broadcast_to(part, shape)[columns] for name, part in self.times.components_j.items()}
+        parts = {name: self.component_j(name)[columns] for name in self.times.components_j}
         times = KernelTimes(self.times.time_s[columns], self.times.energy_j[columns], parts)
         held = None if self.held_mhz is None else self.held_mhz[columns]
         return replace(self, clocks_mhz=self.clocks_mhz[columns], times=times, held_mhz=held)
@@ -184,11 +199,10 @@ def instruction_table(
     tower_host_s
         What of that is a vision tower's; ``None``: nothing [s].
     """
-    counts, times = kernel_counts(types, kernels), kernels.times
-    serial = counts @ times.time_s.T
-    exposed = counts @ np.where(is_communication(kernels), times.time_s, 0.0).T
+    counts = kernel_counts(types, kernels)
+    serial, exposed = counts @ kernels.times.time_s.T, counts @ kernels.communication_s.T
     duration, exposed, beside = beside_each_other(types, serial, exposed, kernels, gpu, beside_transfers, taken_s)
-    parts = np.stack([counts @ np.broadcast_to(times.components_j[c], times.time_s.shape).T for c in COMPONENTS], -1)
+    parts = np.stack([counts @ kernels.component_j(name).T for name in COMPONENTS], -1)
     idle, clock = idle_power_w(kernels.clocks_mhz, gpu), clock_tree_power_w(kernels.clocks_mhz, gpu)
 
     def idle_for(time_s: Array) -> None:
@@ -220,11 +234,10 @@ def _host_gaps(
 
 def kernel_counts(types: Sequence[Sequence[Launch]], kernels: Kernels) -> Array:
     """How often each distinct kernel runs in each type of instruction, shape ``(types, kernels)``."""
-    index = {operator: i for i, operator in enumerate(kernels.operators)}
-    counts = np.zeros((len(types), len(index)))
+    counts = np.zeros((len(types), len(kernels.operators)))
     for row, launches in enumerate(types):
         for launch in launches:
-            counts[row, index[launch.operator]] += launch.repeat
+            counts[row, kernels.row[launch.operator]] += launch.repeat
     return counts
 
 
@@ -247,11 +260,10 @@ def beside_each_other(
         All of a type's kernels one after the other, and its communication alone, shape ``(types, clocks)`` [s].
     """
     duration, exposed, beside = serial_s.copy(), communication_s.copy(), np.zeros_like(serial_s)
-    index = {operator: i for i, operator in enumerate(kernels.operators)}
     found = {row: tuple(launches) for row, launches in enumerate(types) if is_overlapped(launches)}
     known = {} if taken_s is None else taken_s
     fresh = [launches for launches in dict.fromkeys(found.values()) if launches not in known]
-    alone_ = [kernels.alone([index[launch.operator] for launch in launches]) for launches in fresh]
+    alone_ = [kernels.alone([kernels.row[launch.operator] for launch in launches]) for launches in fresh]
     known.update(zip(fresh, contended_stacks(fresh, alone_, gpu), strict=True))
     for row, launches in found.items():
         taken = known[launches]
@@ -280,8 +292,3 @@ def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
     share = (slow - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
     pace = compute_s[:, upper - 1] + share * (compute_s[:, upper] - compute_s[:, upper - 1])
     return np.asarray(np.maximum(pace, compute_s))
-
-
-def is_communication(kernels: Kernels) -> NDArray[np.bool_]:
-    """Which kernels are collectives, shape ``(kernels,)``."""
-    return np.array([isinstance(operator, Collective) for operator in kernels.operators], dtype=bool)

@@ -26,7 +26,6 @@ from joulecast.simulator.instructions.tables import (
     InstructionTable,
     Kernels,
     beside_each_other,
-    is_communication,
     kernel_counts,
 )
 
@@ -77,16 +76,15 @@ def stretches(prepared: Prepared, rank: int, columns: Int, deviations: Deviation
 def _lengths(prepared: Prepared, rank: int, kernels: Kernels, gpu: GpuModel, beside: bool) -> InstructionTable:
     """Durations of a rank's instructions without waits and without communication beside them; no energies."""
     run, counts = prepared.program.ranks[rank], prepared.tables[rank].counts.copy()
-    index = {operator: i for i, operator in enumerate(kernels.operators)}
     for item in run.overlapped:
-        counts[run.order[-1], index[item.operator]] -= item.buckets
+        counts[run.order[-1], kernels.row[item.operator]] -= item.buckets
     # Equal layers stretch alike: a few of them stand for all.
     types = [shortened(launches) for launches in run.types]
     few = kernel_counts(types, kernels)
-    times = kernels.times.time_s.T, np.where(is_communication(kernels), kernels.times.time_s, 0.0).T
-    serial, communication = few @ times[0], few @ times[1]
+    each = kernels.times.time_s.T
+    serial, communication = few @ each, few @ kernels.communication_s.T
     length, exposed, hidden = beside_each_other(types, serial, communication, kernels, gpu, beside)
-    longer = counts @ times[0] / np.maximum(serial, TINY_S)
+    longer = counts @ each / np.maximum(serial, TINY_S)
     nothing = np.zeros((*length.shape, len(COMPONENTS)))
     communication_parts = np.stack([longer * hidden, longer * exposed, np.zeros_like(hidden)], -1)
     return InstructionTable(longer * length, nothing[..., 0], nothing, communication_parts, counts)

@@ -53,7 +53,7 @@ def read_adapters(config: SettingsFile, draft: Draft) -> bool:
         Adapters of which a forecast would be far off.
     """
     small, found = _four_bits(config), _switch(config)
-    config.asked |= {config.own(key) for key in (*SWITCHES, *KINDS, *SIZES, *TARGETED, *DROPOUTS, *_REFUSED)}
+    config.know((*SWITCHES, *KINDS, *SIZES, *TARGETED, *DROPOUTS, *_REFUSED))
     config.asked |= {"quantization_bit", "quantization_method", _WIDE_NORMS, *_FOUR_BITS, *_DOUBLE}
     if not found:
         if small and not small.endswith("lora"):

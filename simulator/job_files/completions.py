@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
+from joulecast.simulator.job_files.told import words
 
 BETA, GENERATIONS, BATCH = ("beta", "rl_beta"), "num_generations", "generation_batch_size"
 ITERATIONS, STEPS, COMPLETION, PROMPT = (
@@ -15,35 +16,17 @@ ITERATIONS, STEPS, COMPLETION, PROMPT = (
 )
 _ACCUMULATED = "gradient_accumulation_steps"
 #: Of rewards, of sampling and of the loss's arithmetic: they change no kernel that is forecast.
-_PASSED = (
-    *(
-        "epsilon",
-        "epsilon_high",
-        "delta",
-        "loss_type",
-        "scale_rewards",
-        "advantage_estimator",
-        "importance_sampling_level",
-    ),
-    *(
-        "reward_funcs",
-        "reward_func",
-        "reward_weights",
-        "reward_plugin",
-        "external_plugins",
-        "mask_truncated_completions",
-    ),
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "top_entropy_quantile"),
-    *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_max_model_len", "vllm_server_host"),
-    *("vllm_server_port", "vllm_server_timeout", "vllm_server_base_url", "vllm_importance_sampling_correction"),
-    *(
-        "vllm_importance_sampling_mode",
-        "vllm_importance_sampling_cap",
-        "vllm_importance_sampling_clip_max",
-        "dynamic_sample",
-    ),
-    *("num_completions_to_print", "entropy_coef", "normalize_advantages", "reward_clip_range", "num_generations_eval"),
-    *("stop_words", "overlong_filter", "max_resample_times", "vllm_enable_prefix_caching", "soft_max_length"),
+_PASSED = words(
+    """
+    epsilon epsilon_high delta loss_type scale_rewards advantage_estimator importance_sampling_level reward_funcs
+    reward_func reward_weights reward_plugin external_plugins mask_truncated_completions temperature top_p top_k
+    min_p repetition_penalty generation_kwargs top_entropy_quantile vllm_gpu_memory_utilization
+    vllm_max_model_length vllm_max_model_len vllm_server_host vllm_server_port vllm_server_timeout
+    vllm_server_base_url vllm_importance_sampling_correction vllm_importance_sampling_mode
+    vllm_importance_sampling_cap vllm_importance_sampling_clip_max dynamic_sample num_completions_to_print
+    entropy_coef normalize_advantages reward_clip_range num_generations_eval stop_words overlong_filter
+    max_resample_times vllm_enable_prefix_caching soft_max_length
+    """
 )
 #: By the objective's own name: what the loss is weighed against a reference model by default, as TRL has it.
 _BETAS = {"rloo": 0.05}
@@ -60,7 +43,7 @@ def put_completions(config: SettingsFile, draft: Draft, started: str, *, adapted
     adapted
         Whether adapters are trained, without which the model is then its own reference.
     """
-    config.asked |= {config.own(key) for key in _PASSED}
+    config.know((*_PASSED, GENERATIONS, BATCH, "vllm_tensor_parallel_size", "vllm_enable_sleep_mode", "vllm_mode"))
     kin = str(config.raw(started) or started).lower()
     key = config.first(BETA)
     if config.value(key, (int, float), _BETAS.get(kin, 0.0)):
@@ -73,10 +56,8 @@ def put_completions(config: SettingsFile, draft: Draft, started: str, *, adapted
         draft.put("workload.old_log_probabilities", True, "log-probabilities are taken before training")
     _lengths(config, draft)
     if not vllm:
-        config.asked |= {config.own(name) for name in (GENERATIONS, BATCH)}
         draft.warn(f"generation by transformers' own loop is not forecast; {_MEASURED}")
     elif config.word("vllm_mode", ("colocate", "server"), "colocate") == "server":
-        config.asked |= {config.own(name) for name in (GENERATIONS, BATCH)}
         draft.warn(f"vllm_mode: other GPUs generate, which is not forecast; {_MEASURED}")
     else:
         draft.put("workload.rollout.num_generations", config.whole(GENERATIONS, 8), *config.source(GENERATIONS))
@@ -86,7 +67,6 @@ def put_completions(config: SettingsFile, draft: Draft, started: str, *, adapted
             draft.warn(f"vllm_tensor_parallel_size: every GPU is forecast with a whole engine, not {split} with one")
         if config.value("vllm_enable_sleep_mode", bool, False) is True:
             draft.warn("vllm_enable_sleep_mode: the engine's memory is forecast beside the training's, not in turns")
-    config.asked |= {config.own(name) for name in ("vllm_tensor_parallel_size", "vllm_enable_sleep_mode", "vllm_mode")}
 
 
 def _lengths(config: SettingsFile, draft: Draft) -> None:

@@ -27,7 +27,7 @@ def read_images(config: SettingsFile, draft: Draft, asked: Asked, *, adapted: bo
         The text model is frozen.
     """
     said = [key for key in (TOWER, PROJECTOR, TEXT, PIXELS) if config.given(key)]
-    config.asked |= {config.own(key) for key in (TOWER, PROJECTOR, TEXT, PIXELS)}
+    config.know((TOWER, PROJECTOR, TEXT, PIXELS))
     if "workload.model" not in draft.settings:
         return
     vision = draft.model(asked).vision

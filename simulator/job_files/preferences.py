@@ -12,7 +12,7 @@ from joulecast.simulator.job_files.completions import put_completions
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.hub_names import hub_model
 from joulecast.simulator.job_files.settings_file import SettingsFile
-from joulecast.simulator.job_files.told import PREFERENCES
+from joulecast.simulator.job_files.told import PREFERENCES, words
 from joulecast.simulator.plan_file.pairs import ALONE, COMPARED, DISTILLATION, GRPO, KIN, REWARD
 
 STAGE, AXOLOTL, SWIFT, PRECOMPUTED = "stage", "rl", "rlhf_type", "precompute_ref_log_probs"
@@ -25,29 +25,15 @@ _TILED = ("dpo", "kto", GRPO)
 _STAGES = {"dpo": "dpo", "kto": "kto", "rm": REWARD}
 _TEACHERS = ("teacher_model_name_or_path", "teacher_model")
 #: Settings of the loss, which change no kernel, and of the lengths of its texts, of which ``max_length`` is the most.
-_PASSED = (
-    *(
-        "beta",
-        "loss_type",
-        "loss_weights",
-        "label_smoothing",
-        "ld_alpha",
-        "f_divergence_type",
-        "discopop_tau",
-        "rl_beta",
-    ),
-    *("f_alpha_divergence_coef", "use_weighting", "pref_beta", "pref_loss", "pref_ftx", "dpo_label_smoothing"),
-    *("simpo_gamma", "cpo_alpha", "rpo_alpha", "max_prompt_length", "max_completion_length", "truncation_mode"),
-    *("disable_dropout", "precompute_ref_batch_size", "dpo_norm_loss", "orpo_alpha"),
-    *("padding_free", "use_logits_to_keep", "dpo_use_logits_to_keep", "reference_free", "pref_bco_weight"),
-    *(
-        "desirable_weight",
-        "undesirable_weight",
-        "kto_chosen_weight",
-        "kto_rejected_weight",
-        "center_rewards_coefficient",
-    ),
-    *("rl_adapter_ref_model", "kto_desirable_weight", "kto_undesirable_weight", "teacher_model_init_kwargs"),
+_PASSED = words(
+    """
+    beta loss_type loss_weights label_smoothing ld_alpha f_divergence_type discopop_tau rl_beta
+    f_alpha_divergence_coef use_weighting pref_beta pref_loss pref_ftx dpo_label_smoothing simpo_gamma cpo_alpha
+    rpo_alpha max_prompt_length max_completion_length truncation_mode disable_dropout precompute_ref_batch_size
+    dpo_norm_loss orpo_alpha padding_free use_logits_to_keep dpo_use_logits_to_keep reference_free pref_bco_weight
+    desirable_weight undesirable_weight kto_chosen_weight kto_rejected_weight center_rewards_coefficient
+    rl_adapter_ref_model kto_desirable_weight kto_undesirable_weight teacher_model_init_kwargs
+    """
 )
 #: Settings that training on texts has not.
 _TELLING = ("beta", "max_prompt_length", "max_completion_length", "rpo_alpha", "cpo_alpha", "simpo_gamma", PRECOMPUTED)
@@ -67,7 +53,7 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
         It is one that is not known.
     """
     found = {key: str(config.raw(key) or "").lower() for key in (STAGE, AXOLOTL, SWIFT)}
-    config.asked |= {config.own(key) for key in found}
+    config.know(found)
     stage = found[STAGE]
     if stage in _STAGES:
         loss = str(config.value("pref_loss", str, "sigmoid"))
@@ -110,7 +96,7 @@ def put_pairs(config: SettingsFile, draft: Draft, objective: tuple[str, str], *,
     name, key = objective
     source = config.source(key) if config.given(key) else (f"trained by {key}", None)
     draft.put("workload.objective", name, *source)
-    config.asked |= {config.own(key) for key in (*_PASSED, *_OTHERS, *_MOVED, PRECOMPUTED)}
+    config.know((*_PASSED, *_OTHERS, *_MOVED, PRECOMPUTED))
     if name in COMPARED:
         _reference(config, draft, adapted=adapted)
     if name == GRPO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ class SettingsFile:
         InputError
             It is of another type, or the script does not tell it.
         """
-        self.asked.add(self.own(key))
+        self.know([key])
         if (over := self.last(key)) is not self:
             return over.value(self.own(key), kind, default)
         found = self.raw(key)
@@ -88,8 +88,12 @@ class SettingsFile:
 
     def first(self, keys: Sequence[str]) -> str:
         """The first of some names of one thing that the file has; else the first of all."""
-        self.asked.update(self.own(key) for key in keys)
+        self.know(keys)
         return next((key for key in keys if self.given(key)), keys[0])
+
+    def know(self, keys: Iterable[str]) -> None:
+        """Count keys as asked for that change nothing, or that others say."""
+        self.asked.update(map(self.own, keys))
 
     def own(self, key: str) -> str:
         """What the file calls a key."""

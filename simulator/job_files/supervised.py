@@ -38,7 +38,7 @@ def put_tiles(config: SettingsFile, draft: Draft, *, script: bool) -> None:
     script
         Whether the trainer is known by a script alone, in place of TRL's own command.
     """
-    config.asked.add(config.own(_LOSS))
+    config.know([_LOSS])
     if why := _needs_all(config, draft):
         draft.warn(f"all logits are forecast, in fp32: {why}")
         return

@@ -18,6 +18,15 @@ PREFERENCES = (
 SPLIT = "splits of Hugging Face's layers over GPUs are not known"
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Names that a text has with spaces between them.
+
+    >>> words("temperature top_p")
+    ('temperature', 'top_p')
+    """
+    return tuple(text.split())
+
+
 def by_name(said: Mapping[str, str]) -> dict[str, str]:
     """What is said of each of some names, which a key holds with spaces between them.
 

@@ -162,7 +162,7 @@ def _refuse(config: SettingsFile) -> None:
         found = config.raw(key)
         if found is True or (found and found not in (1, "none", "full")):
             raise config.error(what, key, "Leave it out to forecast the training of all weights without it.")
-        config.asked.add(config.own(key))
+    config.know(REFUSED)
 
 
 def _precision(config: SettingsFile, accelerate: Sequence[SettingsFile], draft: Draft) -> bool:
@@ -221,7 +221,7 @@ def _length(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
         return
     draft.put("workload.sequence_length", length, *config.source(key))
     packs = next((name for name in _PACKS if config.raw(name) not in (None, False)), None)
-    config.asked.update(config.own(name) for name in _PACKS)
+    config.know(_PACKS)
     if packs == "pad_to_max_length" or config.own(key) == "block_size" or dialect.full_length:
         return
     draft.warn(packed(config.own(packs)) if packs else unpacked(config.own(key), length))

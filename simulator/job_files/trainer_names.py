@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from joulecast.simulator.job_files.told import ADAPTERS, OFFLOADED, PREFERENCES, QUANTISED, SPLIT, by_name
+from joulecast.simulator.job_files.told import ADAPTERS, OFFLOADED, PREFERENCES, QUANTISED, SPLIT, by_name, words
 
 #: Of what is read, logged, saved, evaluated and learnt, not of what an iteration computes.
 PASSED_OVER = re.compile(
@@ -59,22 +59,4 @@ WARNED: Mapping[str, str] = by_name(
     }
 )
 #: Words in the names of scripts and recipes that train on more than text.
-PREFERRING = frozenset(
-    (
-        "rlhf",
-        "dpo",
-        "orpo",
-        "kto",
-        "ppo",
-        "grpo",
-        "rloo",
-        "reward",
-        "rm",
-        "simpo",
-        "cpo",
-        "gkd",
-        "xpo",
-        "kd",
-        "distillation",
-    )
-)
+PREFERRING = frozenset(words("rlhf dpo orpo kto ppo grpo rloo reward rm simpo cpo gkd xpo kd distillation"))

@@ -21,31 +21,34 @@ def check_attention(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     if not run.attention_precision:
         return
     architecture = gpu.text("architecture")
-    problems = {
-        "attention in FP8 comes with linear layers in FP8 or FP4": (
+    problems = (
+        (
             plan.workload.narrow is None,
-            'Set workload.precision = "fp8", or leave the key out.',
+            "attention in FP8 comes with linear layers in FP8 or FP4",
+            'Set workload.precision = "fp8", or leave the key out',
         ),
-        f"attention in FP8 is known of cuDNN, not of {run.attention_backend}": (
+        (
             run.attention_backend != "cudnn",
-            'Set implementation.attention_backend = "cudnn", or leave the key out.',
+            f"attention in FP8 is known of cuDNN, not of {run.attention_backend}",
+            'Set implementation.attention_backend = "cudnn", or leave the key out',
         ),
-        f"attention in FP8 is not known on {gpu.name} ({architecture})": (
+        (
             architecture not in KERNELS,
-            f"Leave the key out, or use a GPU of {', '.join(KERNELS)}.",
+            f"attention in FP8 is not known on {gpu.name} ({architecture})",
+            f"Leave the key out, or use a GPU of {', '.join(KERNELS)}",
         ),
-        "attention in FP8 splits the sequence around a ring only": (
+        (
             plan.cp > 1 and plan.parallelism.cp_comm_type != "p2p",
-            'Set parallelism.cp_comm_type = "p2p", or leave the key out.',
+            "attention in FP8 splits the sequence around a ring only",
+            'Set parallelism.cp_comm_type = "p2p", or leave the key out',
         ),
-        "tiles of attention in FP8 are not known": (
+        (
             any(name.startswith("attention") for name, _ in run.tiles),
-            "Leave attention out of implementation.tiles, or this key.",
+            "tiles of attention in FP8 are not known",
+            "Leave attention out of implementation.tiles, or this key",
         ),
-    }
-    for message, (wrong, remedy) in problems.items():
-        if wrong:
-            raise source.error(message, KEY, remedy=remedy)
+    )
+    source.refuse(problems, KEY)
 
 
 def attention_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:

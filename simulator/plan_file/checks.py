@@ -92,28 +92,27 @@ def _megatron_only(plan: Plan, source: Source) -> None:
     check_eager_fp8(plan, source)
     check_compiled(plan, source)
     check_modules(plan, source)
-    remedy = 'Set implementation.framework = "megatron", or leave the key out.'
-    if run.attention_backend == "unfused" and run.modules != "transformers":
-        what = "attention in separate kernels is known as Megatron-LM ran it and as transformers writes it"
-        raise source.error(what, "implementation.attention_backend", remedy=remedy)
-    if run.moe_router_dtype:
-        raise source.error(
-            "a router of another type is known in megatron", "implementation.moe_router_dtype", remedy=remedy
-        )
-    if not run.moe_router_fusion:
-        raise source.error(
-            "routers are Megatron's with or without fusion", "implementation.moe_router_fusion", remedy=remedy
-        )
-    if run.moe_flex_dispatcher_backend == "hybridep":
-        what = "HybridEP's exchange is known in megatron"
-        raise source.error(what, "implementation.moe_flex_dispatcher_backend", remedy=remedy)
-    if run.average_in_collective:
-        what = "collectives that average gradients are known in megatron"
-        raise source.error(what, "implementation.average_in_collective", remedy=remedy)
-    if run.graph_scopes:
-        raise source.error("graphs of parts of a layer are Megatron's", "implementation.cuda_graphs", remedy=remedy)
-    if run.generation:
-        raise source.error("these are generations of Megatron", "implementation.generation", remedy=remedy)
+    apart = run.attention_backend == "unfused" and run.modules != "transformers"
+    kernels = "attention in separate kernels is known as Megatron-LM ran it and as transformers writes it"
+    problems = (
+        (apart, "attention_backend", kernels),
+        (run.moe_router_dtype != "", "moe_router_dtype", "a router of another type is known in megatron"),
+        (not run.moe_router_fusion, "moe_router_fusion", "routers are Megatron's with or without fusion"),
+        (
+            run.moe_flex_dispatcher_backend == "hybridep",
+            "moe_flex_dispatcher_backend",
+            "HybridEP's exchange is known in megatron",
+        ),
+        (
+            run.average_in_collective,
+            "average_in_collective",
+            "collectives that average gradients are known in megatron",
+        ),
+        (run.graph_scopes != (), "cuda_graphs", "graphs of parts of a layer are Megatron's"),
+        (run.generation != "", "generation", "these are generations of Megatron"),
+    )
+    way = 'Set implementation.framework = "megatron", or leave the key out'
+    source.refuse((wrong, what, way, f"implementation.{key}") for wrong, key, what in problems)
 
 
 def _narrow_states(plan: Plan, source: Source) -> None:

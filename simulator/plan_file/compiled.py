@@ -35,17 +35,14 @@ def check_eager_fp8(plan: Plan, source: Source) -> None:
     if narrow is None:
         return
     _check_split(plan, narrow.recipe, source)
-    for what, wrong in (
-        ("attention in FP8", plan.implementation.attention_precision != ""),
-        ("experts in FP8", plan.workload.model.experts is not None),
-        ("linear layers in FP8 that are split over ranks", plan.tp > 1 and plan.implementation.modules != "torchtitan"),
-    ):
-        if wrong:
-            raise source.error(
-                f"{what} are known as Transformer Engine runs them",
-                PRECISION,
-                remedy='Set implementation.framework = "megatron", or another precision.',
-            )
+    split = plan.tp > 1 and plan.implementation.modules != "torchtitan"
+    remedy = 'Set implementation.framework = "megatron", or another precision'
+    problems = (
+        (plan.implementation.attention_precision != "", "attention in FP8", remedy),
+        (plan.workload.model.experts is not None, "experts in FP8", remedy),
+        (split, "linear layers in FP8 that are split over ranks", remedy),
+    )
+    source.refuse(problems, PRECISION, what="{} are known as Transformer Engine runs them")
 
 
 def _check_split(plan: Plan, recipe: str, source: Source) -> None:

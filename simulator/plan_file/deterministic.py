@@ -19,23 +19,24 @@ def check_deterministic(plan: Plan, source: Source) -> None:
     run, model = plan.implementation, plan.workload.model
     if not run.deterministic:
         return
-    problems = {
-        "deterministic algorithms are known in megatron": (
+    problems = (
+        (
             run.framework != "megatron",
-            'Set implementation.framework = "megatron", or leave the key out.',
+            "deterministic algorithms are known in megatron",
+            'Set implementation.framework = "megatron", or leave the key out',
         ),
-        f"deterministic attention is known of {BACKEND}, not of {run.attention_backend}": (
+        (
             run.attention_backend != BACKEND,
-            f'Set implementation.attention_backend = "{BACKEND}", or leave the key out.',
+            f"deterministic attention is known of {BACKEND}, not of {run.attention_backend}",
+            f'Set implementation.attention_backend = "{BACKEND}", or leave the key out',
         ),
-        "deterministic algorithms are known of plain layers in bf16 or fp16": (
+        (
             plan.workload.narrow is not None or model.experts is not None or model.latent is not None,
-            "Leave the key out.",
+            "deterministic algorithms are known of plain layers in bf16 or fp16",
+            "Leave the key out",
         ),
-    }
-    for message, (wrong, remedy) in problems.items():
-        if wrong:
-            raise source.error(message, KEY, remedy=remedy)
+    )
+    source.refuse(problems, KEY)
 
 
 def deterministic_assumptions(plan: Plan) -> tuple[str, ...]:

@@ -124,31 +124,20 @@ def check_documents(plan: Plan, source: Source) -> None:
         )
     model, square = plan.workload.model, run.attention_backend in SQUARE[code]
     split = plan.cp > 1 and (plan.parallelism.cp_comm_type == "all_gather" or run.modules == "torchtitan")
-    for what, wrong, key, remedy in (
-        ("chunks", model.chunked and not square, "workload.model", "Use a model without"),
-        ("ALiBi", model.alibi and not square, "workload.model", "Use a model without"),
-        ("linear attention", model.delta_net is not None, "workload.model", "Use a model without"),
-        (
-            "keys of split sequences that are gathered, or split by PyTorch,",
-            split,
-            "parallelism.cp_comm_type",
-            'Use "p2p" or "a2a" in megatron or joint modules',
-        ),
-        ("deterministic attention", run.deterministic, "implementation.deterministic", "Leave it out"),
-        ("dropout of attention", run.dropout > 0, "implementation.dropout", "Leave it out"),
-        ("attention in FP8", bool(run.attention_precision), "implementation.attention_precision", "Leave it out"),
-        (
-            "tiles of attention",
-            any(name.startswith("attention") for name, _ in run.tiles),
-            "implementation.tiles",
-            "Leave attention out of it",
-        ),
-    ):
-        if wrong:
-            remedy = f"{remedy}, or leave {TOKENS} out where attention sees all of a sequence."
-            raise source.error(
-                f"documents of packed sequences with {what} are not known", key, remedy=remedy, kind=NotYetError
-            )
+    gathered, way = "keys of split sequences that are gathered, or split by PyTorch,", 'Use "p2p" or "a2a" in megatron'
+    tiled = any(name.startswith("attention") for name, _ in run.tiles)
+    problems = (
+        (model.chunked and not square, "chunks", "Use a model without", "workload.model"),
+        (model.alibi and not square, "ALiBi", "Use a model without", "workload.model"),
+        (model.delta_net is not None, "linear attention", "Use a model without", "workload.model"),
+        (split, gathered, f"{way} or joint modules", "parallelism.cp_comm_type"),
+        (run.deterministic, "deterministic attention", "Leave it out", "implementation.deterministic"),
+        (run.dropout > 0, "dropout of attention", "Leave it out", "implementation.dropout"),
+        (bool(run.attention_precision), "attention in FP8", "Leave it out", "implementation.attention_precision"),
+        (tiled, "tiles of attention", "Leave attention out of it", "implementation.tiles"),
+    )
+    remedy = f"{{}}, or leave {TOKENS} out where attention sees all of a sequence."
+    source.refuse(problems, what="documents of packed sequences with {} are not known", remedy=remedy, kind=NotYetError)
 
 
 def _flex(plan: Plan, source: Source) -> None:

@@ -74,19 +74,14 @@ def _check_eager(plan: Plan, source: Source) -> None:
     """PyTorch's eager mode has no latent attention, and reduces their gradients behind the backward."""
     model, overlap, ranks = plan.workload.model, plan.overlap, plan.parallelism.expert_model_parallel_size
     overlapped = model.experts is not None and overlap.grad_reduce == "overlapped" and not plan.parallelism.fsdp
-    remedy = 'Set implementation.framework = "megatron"'
-    for key, what, wrong, other in (
-        ("implementation.framework", "latent attention is", model.latent is not None, ""),
-        (EP_COMM, "communication of experts beside another micro-batch is", overlap.ep_comm, ", or this to false"),
-        (
-            "overlap.grad_reduce",
-            "reduction of gradients beside the backward of experts on several ranks is",
-            overlapped and ranks > 1,
-            ', or this to "after"',
-        ),
-    ):
-        if wrong:
-            raise source.error(f"{what} known as Megatron does it", key, remedy=f"{remedy}{other}.")
+    reduction = "reduction of gradients beside the backward of experts on several ranks is"
+    problems = (
+        (model.latent is not None, "latent attention is", "", "implementation.framework"),
+        (overlap.ep_comm, "communication of experts beside another micro-batch is", ", or this to false", EP_COMM),
+        (overlapped and ranks > 1, reduction, ', or this to "after"', "overlap.grad_reduce"),
+    )
+    remedy = 'Set implementation.framework = "megatron"{}.'
+    source.refuse(problems, what="{} known as Megatron does it", remedy=remedy)
 
 
 def _check_shards(plan: Plan, source: Source) -> None:
@@ -118,27 +113,29 @@ def _check_overlap(plan: Plan, source: Source) -> None:
     """Communication of experts beside another micro-batch takes experts on several ranks, and another micro-batch."""
     if not plan.overlap.ep_comm:
         return
-    problems = {
-        "there is no communication of experts": (
+    problems = (
+        (
             plan.workload.model.experts is None or plan.parallelism.expert_model_parallel_size == 1,
-            f"Set it to false, or {EP} to 2 or more.",
+            "there is no communication of experts",
+            f"Set it to false, or {EP} to 2 or more",
         ),
-        "one micro-batch has no other beside it": (
+        (
             plan.microbatches == 1,
-            "Set it to false, or raise workload.global_batch_size.",
+            "one micro-batch has no other beside it",
+            "Set it to false, or raise workload.global_batch_size",
         ),
-        "communication runs beside the micro-batch's own nano-batches already": (
+        (
             plan.overlap.nanobatches > 1,
-            "Set overlap.nanobatches to 1, or this to false.",
+            "communication runs beside the micro-batch's own nano-batches already",
+            "Set overlap.nanobatches to 1, or this to false",
         ),
-        "stepwise communication of tensor parallelism is not offered beside it": (
+        (
             plan.overlap.tp_comm,
-            "Set overlap.tp_comm to false, or this.",
+            "stepwise communication of tensor parallelism is not offered beside it",
+            "Set overlap.tp_comm to false, or this",
         ),
-    }
-    for message, (wrong, remedy) in problems.items():
-        if wrong:
-            raise source.error(message, EP_COMM, remedy=remedy)
+    )
+    source.refuse(problems, EP_COMM)
 
 
 def _check_sizes(plan: Plan, experts: Experts, source: Source) -> None:

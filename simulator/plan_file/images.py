@@ -90,37 +90,23 @@ def check_images(plan: Plan, source: Source) -> None:
         return
     trains = images.trains_tower or images.trains_projector
     loops = run.attention_backend == "unfused" and w.model.vision.window > 0
-    for wrong, what, key, remedy in (
-        (run.modules != "transformers", "in other modules", "implementation.modules", 'Set it to "transformers"'),
-        (plan.tp > 1 or plan.cp > 1, "split over GPUs", "parallelism", "Set tensor and context parallel sizes to 1"),
-        (
-            plan.parallelism.fsdp and plan.pp > 1,
-            "in pipelines under FSDP",
-            "parallelism.fsdp",
-            "Use distributed_optimizer, which is ZeRO-1",
-        ),
-        (run.compile, "in compiled modules", "implementation.compile", "Leave it out"),
-        (plan.overlap.nanobatches > 1, "in nano-batches", "overlap.nanobatches", "Use 1"),
-        (w.packed is not None, "in packed documents", "workload.document_tokens", "Leave it out"),
-        (w.objective != NEXT_TOKEN, "beside other losses than of next tokens", "workload.objective", "Leave it out"),
-        (loops, "in windows of separate kernels", "implementation.attention_backend", 'Use "cudnn" or "flash-attn-2"'),
-        (
-            trains and plan.schedule.recompute not in ("none", "full"),
-            "recomputed in part",
-            "schedule.recompute",
-            'Set it to "full", or freeze the tower',
-        ),
-        (trains and w.lora is not None, "trained beside adapters", TOWER, "Freeze tower and projector"),
-        (
-            w.lora is not None and bool(w.lora.base),
-            "in 4 bits",
-            "workload.lora.base_precision",
-            "Leave it out",
-        ),
-        (images.trains_tower and run.muon is not None, "stepped by Muon", TOWER, "Freeze the tower"),
-    ):
-        if wrong:
-            raise source.error(f"images {what} are not known", key, remedy=f"{remedy}.", kind=NotYetError)
+    in_part, small = plan.schedule.recompute not in ("none", "full"), w.lora is not None and bool(w.lora.base)
+    sharded = plan.parallelism.fsdp and plan.pp > 1
+    problems = (
+        (run.modules != "transformers", "in other modules", 'Set it to "transformers"', "implementation.modules"),
+        (plan.tp > 1 or plan.cp > 1, "split over GPUs", "Set tensor and context parallel sizes to 1", "parallelism"),
+        (sharded, "in pipelines under FSDP", "Use distributed_optimizer, which is ZeRO-1", "parallelism.fsdp"),
+        (run.compile, "in compiled modules", "Leave it out", "implementation.compile"),
+        (plan.overlap.nanobatches > 1, "in nano-batches", "Use 1", "overlap.nanobatches"),
+        (w.packed is not None, "in packed documents", "Leave it out", "workload.document_tokens"),
+        (w.objective != NEXT_TOKEN, "beside other losses than of next tokens", "Leave it out", "workload.objective"),
+        (loops, "in windows of separate kernels", 'Use "cudnn" or "flash-attn-2"', "implementation.attention_backend"),
+        (trains and in_part, "recomputed in part", 'Set it to "full", or freeze the tower', "schedule.recompute"),
+        (trains and w.lora is not None, "trained beside adapters", "Freeze tower and projector", TOWER),
+        (small, "in 4 bits", "Leave it out", "workload.lora.base_precision"),
+        (images.trains_tower and run.muon is not None, "stepped by Muon", "Freeze the tower", TOWER),
+    )
+    source.refuse(problems, what="images {} are not known", kind=NotYetError)
 
 
 def image_assumptions(plan: Plan) -> tuple[str, ...]:

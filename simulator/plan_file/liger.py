@@ -39,29 +39,20 @@ def check_liger(plan: Plan, source: Source) -> None:
     run = plan.implementation
     if not run.liger_kernel:
         return
-    for wrong, what, remedy in (
-        (
-            run.modules != "transformers",
-            f"in modules that are {run.modules}",
-            'Set implementation.modules = "transformers"',
-        ),
+    losses = bool(run.log_probabilities and set(LOSSES) & set(run.liger_kernel))
+    tiled = "in the loss of logits in tiles" if plan.workload.objective == NEXT_TOKEN else "in losses on pairs"
+    in_part = plan.schedule.recompute not in ("none", "full")
+    users = 'Set implementation.modules = "transformers"'
+    problems = (
+        (run.modules != "transformers", f"in modules that are {run.modules}", users),
         (run.compile, "in a compiled model", "Set implementation.compile = false"),
         (plan.tp > 1, "in products split over GPUs", "Set parallelism.tensor_model_parallel_size = 1"),
         (plan.pp > 1, "in pipelines", "Set parallelism.pipeline_model_parallel_size = 1"),
-        (
-            plan.schedule.recompute not in ("none", "full"),
-            "beside parts that are computed again",
-            'Set schedule.recompute = "full"',
-        ),
-        (
-            bool(run.log_probabilities and set(LOSSES) & set(run.liger_kernel)),
-            "in the loss of logits in tiles" if plan.workload.objective == NEXT_TOKEN else "in losses on pairs",
-            "List those of layers alone (rms_norm, rope, swiglu or geglu)",
-        ),
+        (in_part, "beside parts that are computed again", 'Set schedule.recompute = "full"'),
+        (losses, tiled, "List those of layers alone (rms_norm, rope, swiglu or geglu)"),
         (run.loss_metrics > 0, "beside metrics that take logits", "Leave implementation.loss_metrics out"),
-    ):
-        if wrong:
-            raise source.error(f"Liger's kernels are not known {what}", KEY, remedy=f"{remedy}, or leave the key out.")
+    )
+    source.refuse(problems, KEY, what="Liger's kernels are not known {}", remedy="{}, or leave the key out.")
     if what := unknown_in(run.liger_kernel, plan.workload.model):
         raise source.error(f"Liger's kernels are not known {what}", KEY, remedy="Leave the key, or that kernel, out.")
 

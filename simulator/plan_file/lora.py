@@ -132,7 +132,7 @@ def check_lora(plan: Plan, source: Source) -> None:
     if lora is None:
         return
     one = "split the batch alone"
-    for wrong, what, remedy in (
+    problems = (
         (run.framework != "pytorch-eager", "in Megatron", 'Set implementation.framework = "pytorch-eager"'),
         (run.modules == "joint", "in joint products", 'Set implementation.modules = "transformers"'),
         (model.experts is not None, "beside experts", "Choose a dense model"),
@@ -143,40 +143,30 @@ def check_lora(plan: Plan, source: Source) -> None:
         (plan.tp > 1 or plan.cp > 1 or plan.pp > 1, "of a model split over GPUs", f"Set the sizes to 1 and {one}"),
         (plan.overlap.nanobatches > 1, "in nano-batches", "Set overlap.nanobatches = 1"),
         (plan.schedule.recompute not in ("none", "full"), "recomputed in part", 'Set schedule.recompute = "full"'),
-    ):
-        if wrong:
-            raise source.error(f"adapters {what} are not known", KEY, remedy=f"{remedy}.", kind=NotYetError)
+    )
+    source.refuse(problems, KEY, what="adapters {} are not known", kind=NotYetError)
     _check_precision(plan, lora, source)
 
 
 def _check_precision(plan: Plan, lora: Lora, source: Source) -> None:
     run, narrow = plan.implementation, plan.workload.precision
-    for wrong, what, remedy in (
+    wide = run.parameter_precision != narrow
+    problems = (
         (plan.parallelism.fsdp, "under FSDP", "Set parallelism.fsdp = false"),
         (run.modules != "transformers", "in other modules", 'Set implementation.modules = "transformers"'),
         (run.main_parameters, "with DeepSpeed's second copy", "Set implementation.main_parameters = false"),
-        (
-            run.parameter_precision != narrow,
-            "beside parameters in fp32",
-            "Leave implementation.parameter_precision out",
-        ),
+        (wide, "beside parameters in fp32", "Leave implementation.parameter_precision out"),
         (narrow == "fp32", "written out in fp32", 'Set workload.precision = "bf16"'),
-    ):
-        if lora.base and wrong:
-            raise source.error(f"weights in 4 bits {what} are not known", BASE, remedy=f"{remedy}.", kind=NotYetError)
-    for wrong, what, remedy in (
-        (
-            run.attention_backend == "unfused",
-            "transformers' own attention",
-            'Set implementation.attention_backend = "cudnn"',
-        ),
+    )
+    source.refuse(problems if lora.base else (), BASE, what="weights in 4 bits {} are not known", kind=NotYetError)
+    own, way = run.attention_backend == "unfused", 'Set implementation.attention_backend = "cudnn"'
+    prepared = (
+        (own, "transformers' own attention", way),
         (plan.workload.model.paired_rotary, f"the rotation of {plan.workload.model.name}", "Choose another model"),
-    ):
-        if lora.prepared and wrong:
-            raise source.error(
-                f"{what} on values in fp32 is not known", PREPARED, remedy=f"{remedy}.", kind=NotYetError
-            )
-    if run.parameter_precision != narrow and lora.dtype == narrow:
+    )
+    what = "{} on values in fp32 is not known"
+    source.refuse(prepared if lora.prepared else (), PREPARED, what=what, kind=NotYetError)
+    if wide and lora.dtype == narrow:
         raise source.error(
             "adapters are narrower than the frozen weights", PRECISION, remedy=f'Use "{run.parameter_precision}".'
         )

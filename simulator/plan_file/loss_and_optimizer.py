@@ -47,18 +47,10 @@ def _main_parameters(plan: Plan, source: Source) -> None:
     run = plan.implementation
     if not run.main_parameters:
         return
-    for wrong, what, remedy in (
+    in_place = 'Set implementation.parameter_precision = "fp32" in place of it'
+    problems = (
         (run.parameter_precision == "fp32", "the parameters are in fp32 already", "Leave the key out"),
-        (
-            plan.parallelism.fsdp,
-            "FSDP keeps the parameters themselves in fp32",
-            'Set implementation.parameter_precision = "fp32" in place of it',
-        ),
-        (
-            run.optimizer != "adamw",
-            f"{run.optimizer} steps the model's own parameters",
-            f"Leave {OPTIMIZER} out",
-        ),
-    ):
-        if wrong:
-            raise source.error(what, MAIN, remedy=f"{remedy}.")
+        (plan.parallelism.fsdp, "FSDP keeps the parameters themselves in fp32", in_place),
+        (run.optimizer != "adamw", f"{run.optimizer} steps the model's own parameters", f"Leave {OPTIMIZER} out"),
+    )
+    source.refuse(problems, MAIN)

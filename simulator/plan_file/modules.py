@@ -29,19 +29,20 @@ def check_modules(plan: Plan, source: Source) -> None:
     if run.modules == "joint":
         return
     narrow = plan.workload.narrow is not None
-    for what, wrong in (
-        ("experts split over GPUs", model.experts is not None and _split(plan)),
-        ("other operators on rows", model.experts is not None and run.moe_row_operator != ""),
-        ("a Mixture of Experts", model.experts is not None and (run.modules != "transformers" or _mixed(plan))),
-        ("latent attention", model.latent is not None),
-        ("linear layers in FP8", narrow and run.modules == "transformers"),
-        ("linear layers in FP8 under torch.autocast", narrow and _mixed(plan)),
-        ("layers cut into nano-batches", plan.overlap.nanobatches > 1),
-        ("sequences split over GPUs", plan.cp > 1 and run.modules == "transformers"),
-        ("compiled attention of other kernels than cuDNN's", _masked(plan) and run.attention_backend != "cudnn"),
-    ):
-        if wrong:
-            raise source.error(f"{what} in the modules of {run.modules} are not known", MODULES, remedy='Use "joint".')
+    experts, users, other = model.experts is not None, run.modules == "transformers", 'Use "joint"'
+    masked = users and run.compile  # attention takes a mask in a graph of a whole model
+    problems = (
+        (experts and _split(plan), "experts split over GPUs", other),
+        (experts and run.moe_row_operator != "", "other operators on rows", other),
+        (experts and (not users or _mixed(plan)), "a Mixture of Experts", other),
+        (model.latent is not None, "latent attention", other),
+        (narrow and users, "linear layers in FP8", other),
+        (narrow and _mixed(plan), "linear layers in FP8 under torch.autocast", other),
+        (plan.overlap.nanobatches > 1, "layers cut into nano-batches", other),
+        (plan.cp > 1 and users, "sequences split over GPUs", other),
+        (masked and run.attention_backend != "cudnn", "compiled attention of other kernels than cuDNN's", other),
+    )
+    source.refuse(problems, MODULES, what=f"{{}} in the modules of {run.modules} are not known")
 
 
 def _split(plan: Plan) -> bool:
@@ -54,26 +55,18 @@ def _mixed(plan: Plan) -> bool:
     return plan.implementation.parameter_precision == "fp32" and not plan.parallelism.fsdp
 
 
-def _masked(plan: Plan) -> bool:
-    """Whether attention takes a mask, as in a graph of a whole model."""
-    return plan.implementation.compile and plan.implementation.modules == "transformers"
-
-
 def _check_dropout(plan: Plan, source: Source) -> None:
     """Of the models known here GPT-2 and its like have dropout, in transformers' code."""
     run, model = plan.implementation, plan.workload.model
     if not run.dropout:
         return
-    if run.modules != "transformers":
-        remedy = 'Set implementation.modules = "transformers", or leave the key out.'
-        raise source.error(f"the modules {run.modules!r} have no dropout", DROPOUT, remedy=remedy)
-    if not model.learned_positions:
-        remedy = "Leave the key out."
-        raise source.error(
-            f"{model.name} has no dropout: models with learned positions have it", DROPOUT, remedy=remedy
-        )
-    if run.attention_backend != "cudnn":
-        remedy = 'Set implementation.attention_backend = "cudnn".'
-        raise source.error("attention with dropout was measured in cuDNN alone", DROPOUT, remedy=remedy)
-    if run.compile:
-        raise source.error("compiled dropout is not known", DROPOUT, remedy="Leave the key out.")
+    leave, positions = "Leave the key out", f"{model.name} has no dropout: models with learned positions have it"
+    users = 'Set implementation.modules = "transformers", or leave the key out'
+    cudnn = 'Set implementation.attention_backend = "cudnn"'
+    problems = (
+        (run.modules != "transformers", f"the modules {run.modules!r} have no dropout", users),
+        (not model.learned_positions, positions, leave),
+        (run.attention_backend != "cudnn", "attention with dropout was measured in cuDNN alone", cudnn),
+        (run.compile, "compiled dropout is not known", leave),
+    )
+    source.refuse(problems, DROPOUT)

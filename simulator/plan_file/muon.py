@@ -10,7 +10,7 @@ from joulecast.model.framework.muon import PRODUCTS, Muon
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.schema_implementation import ImplementationTable
-    from joulecast.simulator.plan_file.source import Source
+    from joulecast.simulator.plan_file.source import Problem, Source
 
 KEY, NAME = "implementation.optimizer", "muon"
 #: Keys of Megatron's alone, and what PyTorch's does in their place.
@@ -47,59 +47,58 @@ def check_muon(plan: Plan, source: Source) -> None:
     if run.muon is None:
         return
     megatron = run.framework == "megatron"
-    for what, key, wrong, remedy in (
+    problems = (
         (
+            split.fsdp,
             "Muon of parameters that FSDP shards is not known: torch.optim.Muon communicates for every product of "
             "DTensors, and Megatron refuses it",
+            "Set it to false",
             "parallelism.fsdp",
-            split.fsdp,
-            "Set it to false",
         ),
-        ("Muon of adapters is not known", "workload.lora", work.lora is not None, "Leave it out"),
+        (work.lora is not None, "Muon of adapters is not known", "Leave it out", "workload.lora"),
         (
-            "Muon beside gradients in fp16, which are scaled, is not known",
-            "workload.precision",
             work.precision == "fp16",
+            "Muon beside gradients in fp16, which are scaled, is not known",
             'Set it to "bf16"',
+            "workload.precision",
         ),
         (
-            "Muon of weights that are kept in FP8 or FP4 is not known",
-            f"workload.{work.precision}_param_gather",
             work.narrow is not None and work.narrow.parameters,
+            "Muon of weights that are kept in FP8 or FP4 is not known",
             "Set it to false",
+            f"workload.{work.precision}_param_gather",
         ),
         (
-            "Muon's momentum is known in fp32",
-            "implementation.optimizer_precision",
             megatron and run.optimizer_precision != "fp32",
+            "Muon's momentum is known in fp32",
             "Leave the key out",
+            "implementation.optimizer_precision",
         ),
         *(() if megatron else _of_pytorch(plan)),
-    ):
-        if wrong:
-            raise source.error(what, key, remedy=f"{remedy}, {_ADAMW}.", kind=NotYetError)
+    )
+    source.refuse(problems, remedy=f"{{}}, {_ADAMW}.", kind=NotYetError)
 
 
-def _of_pytorch(plan: Plan) -> tuple[tuple[str, str, bool, str], ...]:
+def _of_pytorch(plan: Plan) -> tuple[Problem, ...]:
     """What ``torch.optim.Muon`` does not do, or nobody does with it."""
     return (
         (
-            "torch.optim.Muon refuses experts, whose weights PyTorch keeps in one tensor of three dimensions",
-            KEY,
             plan.workload.model.experts is not None,
+            "torch.optim.Muon refuses experts, whose weights PyTorch keeps in one tensor of three dimensions",
             'Set implementation.framework = "megatron"',
+            KEY,
         ),
         (
-            "torch.optim.Muon is known of matrices that a rank has whole",
-            "parallelism.tensor_model_parallel_size",
             plan.tp > 1,
+            "torch.optim.Muon is known of matrices that a rank has whole",
             "Set it to 1",
+            "parallelism.tensor_model_parallel_size",
         ),
         (
-            "torch.optim.Muon is known of states that a rank has whole",
-            "parallelism.distributed_optimizer",
             plan.parallelism.distributed_optimizer,
+            "torch.optim.Muon is known of states that a rank has whole",
             "Set it to false",
+            "parallelism.distributed_optimizer",
         ),
     )
 

@@ -29,7 +29,7 @@ def check_optimizer(plan: Plan, source: Source) -> None:
     """Others than AdamW and Muon step whole parameters of PyTorch; SGD steps FSDP's shards too."""
     run, split, rule = plan.implementation, plan.parallelism, RULES.get(plan.implementation.optimizer)
     megatron, whole = run.framework == "megatron", rule is not None and not rule.sharded
-    for wrong, what, remedy in (
+    problems = (
         (
             megatron and run.optimizer not in ("adamw", "muon"),
             "is known in pytorch-eager",
@@ -46,6 +46,5 @@ def check_optimizer(plan: Plan, source: Source) -> None:
             "steps whole parameters, not a tensor-parallel rank's share of them",
             "set parallelism.tensor_model_parallel_size = 1",
         ),
-    ):
-        if wrong:
-            raise source.error(f"{run.optimizer} {what}", OPTIMIZER, remedy=f'Set it to "adamw", or {remedy}.')
+    )
+    source.refuse(problems, OPTIMIZER, what=f"{run.optimizer} {{}}", remedy='Set it to "adamw", or {}.')

@@ -137,9 +137,7 @@ def check_pairs(plan: Plan, source: Source) -> None:
             (run.dropout > 0, "with dropout, which trainers turn off", "Leave implementation.dropout out"),
         ]
     what, key = ("logits in tiles", LOG_PROBABILITIES) if texts else (f"losses as {w.objective}'s", OBJECTIVE)
-    for wrong, where, remedy in unknown:
-        if wrong:
-            raise source.error(f"{what} {where} are not known", key, remedy=f"{remedy}.", kind=NotYetError)
+    source.refuse(unknown, key, what=f"{what} {{}} are not known", kind=NotYetError)
 
 
 def pair_assumptions(plan: Plan) -> tuple[str, ...]:

@@ -51,15 +51,11 @@ def check_replicas(plan: Plan, source: Source) -> None:
             RESHARD,
             remedy="Leave the key out.",
         )
-    for key, wrong in {
-        "schedule.name": plan.schedule.name in SPLITS_BACKWARD,
-        "overlap.nanobatches": overlap.nanobatches > 1,
-        "overlap.ep_comm": overlap.ep_comm,
-    }.items():
-        if wrong:
-            remedies = {
-                "schedule.name": "Use another schedule: a backward in two parts would gather parameters twice.",
-                "overlap.ep_comm": "Set it to false: layers are gathered one after the other.",
-                "overlap.nanobatches": "Set it to 1: layers are gathered one after the other.",
-            }
-            raise source.error("this does not go with FSDP", key, remedy=remedies[key])
+    what, in_turn = "this does not go with FSDP", "layers are gathered one after the other"
+    twice = "Use another schedule: a backward in two parts would gather parameters twice"
+    problems = (
+        (plan.schedule.name in SPLITS_BACKWARD, what, twice, "schedule.name"),
+        (overlap.nanobatches > 1, what, f"Set it to 1: {in_turn}", "overlap.nanobatches"),
+        (overlap.ep_comm, what, f"Set it to false: {in_turn}", "overlap.ep_comm"),
+    )
+    source.refuse(problems)

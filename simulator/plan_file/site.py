@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from joulecast.errors import UnknownNameError
@@ -93,8 +93,7 @@ def read_site(table: SiteTable, gpu: str, source: Source) -> Site:
         raise source.error(
             "a rack's limit needs its number of nodes", "site.rack_power_limit_w", remedy="Add site.nodes_per_rack."
         )
-    stated = {field.name: getattr(table, field.name) for field in fields(Site)}
-    return Site(**(stated | {"name": name, RENT.partition(".")[2]: _rent(table, gpu, source)}))
+    return Site(**table.said_of(Site) | {"name": name, "gpu_price_per_hour": _rent(table, gpu, source)})
 
 
 def _rent(table: SiteTable, gpu: str, source: Source) -> float | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -83,6 +83,39 @@ class Source:
             return kind(message, file=f"{self.file or ''} (--set)".strip(), key=key, remedy=remedy)
         line = self.line_of(key) if key is not None and self.text else None
         return kind(message, file=self.file, line=line, key=key, remedy=remedy)
+
+    def refuse(
+        self,
+        problems: Iterable[Problem],
+        key: str = "",
+        *,
+        what: str = "{}",
+        remedy: str = "{}.",
+        kind: type[InputError] = InputError,
+    ) -> None:
+        """Raise an error for the first problem that there is.
+
+        Parameters
+        ----------
+        problems
+            All there may be.
+        key
+            Of those that have none of their own.
+        what, remedy
+            Sentences around the problems' own words.
+
+        Raises
+        ------
+        InputError
+            There is one.
+        """
+        for wrong, problem, way, *own in problems:
+            if wrong:
+                raise self.error(what.format(problem), *own or (key,), remedy=remedy.format(way), kind=kind)
+
+
+#: Whether something is wrong, what, the remedy, and where it differs from the others' the key.
+Problem: TypeAlias = tuple[bool, str, str] | tuple[bool, str, str, str]
 
 
 def read_toml(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], Source]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from joulecast.simulator.plan_file.source import Source
+from joulecast.simulator.plan_file.source import Problem, Source
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 INPUT = "implementation.activation_func_fp8_input_store"
 OUTPUT = "implementation.attention_output_store"
 DISPATCH = "implementation.moe_dispatch_precision"
-#: Whether something is wrong, what, and the remedy.
-Problem: TypeAlias = tuple[bool, str, str]
 
 
 def check_stored(plan: Plan, source: Source) -> None:
@@ -28,9 +26,7 @@ def check_stored(plan: Plan, source: Source) -> None:
         DISPATCH: (megatron, *_of_dispatch(plan)),
     }
     for key, value in given.items():
-        for wrong, message, remedy in problems[key] if value else ():
-            if wrong:
-                raise source.error(message, key, remedy=f"{remedy}, or leave this key out.")
+        source.refuse(problems[key] if value else (), key, remedy="{}, or leave this key out.")
 
 
 def _of_input(plan: Plan) -> tuple[Problem, ...]:

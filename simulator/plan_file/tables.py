@@ -100,23 +100,15 @@ def read_parallelism(parsed: PlanFile, model: ModelConfig, source: Source) -> Pa
     data = stages.data_parallel_size(parsed, source)
     schedule = stages.schedule_name(parsed, source)
     virtual = chunks_of_schedule(schedule, table.virtual_pipeline_model_parallel_size) // copies_of_model(schedule)
-    return Parallelism(
-        tensor_model_parallel_size=table.tensor_model_parallel_size,
-        pipeline_model_parallel_size=table.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=virtual,
-        data_parallel_size=data,
-        sequence_parallel=table.sequence_parallel,
-        stage_layers=stages.stage_layers(table, virtual, model.layers, source),
-        context_parallel_size=table.context_parallel_size,
-        cp_comm_type=table.cp_comm_type,
-        expert_model_parallel_size=table.expert_model_parallel_size,
-        expert_tensor_parallel_size=table.expert_tensor_parallel_size
-        or (table.tensor_model_parallel_size if model.experts else 1),
-        distributed_optimizer=table.distributed_optimizer,
-        fsdp=table.fsdp,
-        fsdp_shard_size=table.fsdp_shard_size or data * table.context_parallel_size,
-        fsdp_reshard_after_forward=table.fsdp_reshard_after_forward,
-    )
+    tensor = table.tensor_model_parallel_size if model.experts else 1
+    read = {
+        "virtual_pipeline_model_parallel_size": virtual,
+        "data_parallel_size": data,
+        "stage_layers": stages.stage_layers(table, virtual, model.layers, source),
+        "expert_tensor_parallel_size": table.expert_tensor_parallel_size or tensor,
+        "fsdp_shard_size": table.fsdp_shard_size or data * table.context_parallel_size,
+    }
+    return Parallelism(**table.said_of(Parallelism) | read)
 
 
 def read_overlap(parsed: PlanFile, model: ModelConfig, split: Parallelism, source: Source) -> Overlap:
@@ -129,22 +121,9 @@ def read_overlap(parsed: PlanFile, model: ModelConfig, split: Parallelism, sourc
     elif bucket is None:  # after the last backward: PyTorch user code per parameter, Megatron one flat buffer
         bucket = math.inf if megatron else 0.0
     windows = read_windows(table.window, model, parsed.implementation.framework, source)
-    return Overlap(
-        nanobatches=table.nanobatches,
-        windows=windows,
-        launch=table.launch or ("window" if windows else "asap"),
-        comm_ctas=table.comm_ctas,
-        comm_threads=table.comm_threads,
-        comm_engine=table.comm_engine,
-        comm_first=table.comm_first,
-        sm_margin=table.sm_margin,
-        grad_reduce=table.grad_reduce,
-        grad_bucket_bytes=bucket * 2.0**20,
-        tp_comm=table.tp_comm,
-        ep_comm=table.ep_comm,
-        param_gather=table.param_gather,
-        fsdp_prefetch=table.fsdp_prefetch,
-    )
+    launch = table.launch or ("window" if windows else "asap")
+    read = {"windows": windows, "launch": launch, "grad_bucket_bytes": bucket * 2.0**20}
+    return Overlap(**table.said_of(Overlap) | read)
 
 
 def _megatron_bucket_mb(parsed: PlanFile, split: Parallelism) -> float:
@@ -177,52 +156,27 @@ def read_implementation(parsed: PlanFile, model: ModelConfig, source: Source) ->
     table = parsed.implementation
     mixed = table.framework == "megatron"
     default = precisions.kept_dtype(parsed)
-    return Implementation(
-        framework=table.framework,
-        attention_backend=table.attention_backend,
-        rotary=model.rotary,
-        tie_embeddings=model.tied_embeddings,
-        shard_head=table.shard_head,
-        fused_loss=table.fused_loss is True,
-        native_loss=table.fused_loss == "native",
-        loss_metrics=table.loss_metrics,
-        training_loop=table.training_loop or "",
-        log_probabilities=log_probabilities_of(parsed),
-        attention_precision=table.attention_precision or "",
-        generation=table.generation or "",
-        cuda_graphs=table.cuda_graphs is True,
-        graph_scopes=tuple(table.cuda_graphs) if isinstance(table.cuda_graphs, list) else (),
-        host_launch_us=table.host_launch_us,
-        compile=table.compile,
-        modules=table.modules,
-        liger_kernel=swapped_kernels(table.liger_kernel, model),
-        dropout=table.dropout,
-        deterministic=table.deterministic,
-        optimizer=table.optimizer,
-        muon=read_muon(table, source),
-        parameter_precision=precisions.parameter_dtype(parsed),
-        gradient_precision=table.gradient_precision or default,
-        optimizer_precision=table.optimizer_precision or precisions.moments_dtype(parsed),
-        main_parameters=mixed if table.main_parameters is None else table.main_parameters,
-        gradient_clipping=mixed if table.gradient_clipping is None else table.gradient_clipping,
-        zero_grad_set_to_none=_drops_gradients(parsed),
-        moe_token_dispatcher_type=table.moe_token_dispatcher_type,
-        moe_flex_dispatcher_backend=table.moe_flex_dispatcher_backend or "",
-        moe_flex_dispatcher_num_sms=table.moe_flex_dispatcher_num_sms,
-        moe_permute_fusion=table.moe_permute_fusion,
-        moe_row_operator=table.moe_row_operator or "",
-        moe_router_fusion=table.moe_router_fusion,
-        moe_router_dtype=table.moe_router_dtype or "",
-        moe_dispatch_precision=table.moe_dispatch_precision or "",
-        activation_func_fp8_input_store=table.activation_func_fp8_input_store,
-        attention_output_store=table.attention_output_store or "",
-        moe_fused_mlp=table.moe_fused_mlp,
-        average_in_collective=_averages(table),
-        recompute_modules=tuple(parsed.schedule.recompute_modules or ("core_attn",)),
-        recompute_interval=parsed.schedule.recompute_interval,
-        recompute_stops_early=parsed.schedule.recompute_stops_early,
-        tiles=read_tiles(table.tiles, source),
-    )
+    read = {
+        "rotary": model.rotary,
+        "tie_embeddings": model.tied_embeddings,
+        "fused_loss": table.fused_loss is True,
+        "native_loss": table.fused_loss == "native",
+        "log_probabilities": log_probabilities_of(parsed),
+        "cuda_graphs": table.cuda_graphs is True,
+        "graph_scopes": tuple(table.cuda_graphs) if isinstance(table.cuda_graphs, list) else (),
+        "liger_kernel": swapped_kernels(table.liger_kernel, model),
+        "muon": read_muon(table, source),
+        "parameter_precision": precisions.parameter_dtype(parsed),
+        "gradient_precision": table.gradient_precision or default,
+        "optimizer_precision": table.optimizer_precision or precisions.moments_dtype(parsed),
+        "main_parameters": mixed if table.main_parameters is None else table.main_parameters,
+        "gradient_clipping": mixed if table.gradient_clipping is None else table.gradient_clipping,
+        "zero_grad_set_to_none": _drops_gradients(parsed),
+        "average_in_collective": _averages(table),
+        "recompute_modules": tuple(parsed.schedule.recompute_modules or ("core_attn",)),
+        "tiles": read_tiles(table.tiles, source),
+    }
+    return Implementation(**table.said_of(Implementation) | parsed.schedule.said_of(Implementation) | read)
 
 
 def read_power(parsed: PlanFile, source: Source) -> Power:

@@ -20,7 +20,6 @@ from joulecast.errors import DeviceError, InputError, MeasurementError, Permissi
 from joulecast.model.kernels.operators import Gemm
 from joulecast.model.power.kernel_power import idle_power_w
 from joulecast.model.predict import predict_work
-from joulecast.model.repeated_work import Work
 
 GEMM = {"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn"}
 SMALL = {"op": "gemm", "M": 1024, "N": 1024, "K": 1024, "dtype": "bf16", "data": "zeros"}
@@ -54,7 +53,7 @@ def measure(card, row, settle_s=3.0, window_s=2.6):
 
 def forecast(card, row, **conditions):
     work = operator_of(row)
-    found = predict_work([Work(work.operators, work.counts, work.busy_fraction)], card.truth, **conditions)
+    found = predict_work([work], card.truth, **conditions)
     return found.time_s[0], found.power_w[0]
 
 

@@ -47,12 +47,12 @@ class Prediction:
         return cls(time_s=time_s, energy_j=energy_j, power_w=energy_j / time_s if time_s and energy_j else None)
 
     @classmethod
-    def of_forecast(cls, forecast: Forecast, place: int = 0, gpus: int = 1, busy_fraction: float = 1.0) -> Prediction:
+    def of_forecast(cls, forecast: Forecast, place: int = 0, gpus: int = 1, busy_share: float = 1.0) -> Prediction:
         """One piece of work of a forecast, on so many GPUs that all do the same.
 
         Of work between pauses, which is busy for a fraction of the time, a row's time is the busy part.
         """
-        factors = {"time_s": busy_fraction, "energy_j": gpus, "power_w": gpus}
+        factors = {"time_s": busy_share, "energy_j": gpus, "power_w": gpus}
         columns = {f"{name}{end}": factor for name, factor in factors.items() for end in ("", "_p05", "_p95")}
         found = {name: getattr(forecast, name) for name in columns}
         return cls(
