@@ -7,25 +7,26 @@ their gradient a copy turns queries and keys back.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from joulecast.model.framework.launches import Launch, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import liger_kernels
 from joulecast.model.transformer.rotary import rotated
 from joulecast.model.transformer.row_operators import rounded, widened
 
+#: Of a value, or of one of several sequences and of one of a sequence alone.
+Cycles: TypeAlias = float | tuple[float, float]
 #: Cycles of an SM for a value: product with the cosine, sign of a half, joined halves, product with the sine, and their
 #: sum; products in the backward, copies of halves, sum, copy that turns. Kernels of layers of eight shapes on an H200
 #: and an H100 at counted clocks (`validate/recorded/in_place`), half of which chose them; signs, joints, halves and
-#: turns as well by `validate/recorded/single_values` [+-4 %].
-COSINE, SIGN, JOINED, SINE, SUM = 0.803, 0.50, 0.988, 0.531, 0.743
-PRODUCT_GRADIENT, HALF, SUM_GRADIENT, TURN = 0.766, 0.65, 0.780, 0.635
-#: Cycles less for a value of a batch of one sequence, whose places take one division less, where it is looked up among
-#: heads that stand in front of the positions. By the same kernels: 0.07 to 0.15 [+-0.04].
-DIVISION = 0.10
-#: Kernels that look up values so.
-_LOOKED_UP = (COSINE, SUM, PRODUCT_GRADIENT, HALF, SUM_GRADIENT)
+#: turns as well by `validate/recorded/single_values` [+-4 %]. Where two are given, values are looked up among heads in
+#: front of the positions: of several sequences, and of one, whose places take a division less [0.10 +-0.04].
+COSINE, SIGN, JOINED, SINE, SUM = (0.803, 0.703), 0.50, 0.988, 0.531, (0.743, 0.643)
+PRODUCT_GRADIENT, HALF, SUM_GRADIENT, TURN = (0.766, 0.666), (0.65, 0.55), (0.780, 0.680), 0.635
 #: Under ``torch.autocast``, which keeps the table in fp32: products of two types with cosine and sine, their sum in
-#: fp32, and products of the backward. Kernels of a Llama in mixed precision of that recording [estimates, +-6 %].
+#: fp32, and products of the backward. Kernels of a Llama in mixed precision of
+#: `validate/recorded/h200_sxm/train_modules.jsonl` [estimates, +-6 %].
 MIXED_COSINE, MIXED_SINE, WIDE_SUM, WIDE_PRODUCT = 1.265, 1.016, 0.506, 0.643
 
 #: Power of their SMs over that of SMs that wait for memory: PyTorch's kernels on strided views, which compute places
@@ -108,20 +109,20 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 #: Operations on halves of heads, cycles of an SM for a value of each, and tensors read.
-_HALVES = (
+_HALVES: tuple[tuple[str, Cycles, float], ...] = (
     *((f"cos{half}", COSINE, 1.0) for half in (1, 2)),
     *((f"sin{half}", COSINE, 1.0) for half in (1, 2)),
     ("difference", SUM, 2.0),
     ("sum", SUM, 2.0),
 )
-_HALVES_BACKWARD = (
+_HALVES_BACKWARD: tuple[tuple[str, Cycles, float], ...] = (
     *((f"{step}{half}", PRODUCT_GRADIENT, 1.0) for half in (1, 2) for step in ("sin", "cos")),
     ("neg", SIGN, 1.0),
     *((f"sum{half}", SUM_GRADIENT, 2.0) for half in (1, 2)),
 )
 
 
-def _halves(s: Shard, suffix: str, steps: tuple[tuple[str, float, float], ...]) -> tuple[Launch, ...]:
+def _halves(s: Shard, suffix: str, steps: tuple[tuple[str, Cycles, float], ...]) -> tuple[Launch, ...]:
     """Rotation, or its gradient, in operations on halves of heads that are joined in the end."""
     launches: list[Launch] = []
     for part, whole in _parts(s) if not suffix else _parts(s)[::-1]:
@@ -239,8 +240,7 @@ def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
     return one_by_one("unary", name, values, TURN, activity=BUSY, dtype=dtype or s.implementation.dtype)
 
 
-def _paced(name: str, values: float, cycles: float, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
+def _paced(name: str, values: float, cycles: Cycles, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
     dtype = s.implementation.dtype
-    if s.batch == 1 and cycles in _LOOKED_UP:
-        cycles -= DIVISION
-    return one_by_one("unary", name, values, cycles, activity=BUSY, reads=reads, writes=writes, dtype=dtype)
+    each = cycles if isinstance(cycles, float) else cycles[s.batch == 1]
+    return one_by_one("unary", name, values, each, activity=BUSY, reads=reads, writes=writes, dtype=dtype)

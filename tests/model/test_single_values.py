@@ -28,7 +28,7 @@ KERNELS = {
     "spread_div": (unfused_norm.SPREAD, 0.0, 1.0, "fp32"),
     "qneg": (transformers_rotary.SIGN, 1.0, 1.0, "bf16"),
     "qcat": (transformers_rotary.JOINED, 1.0, 1.0, "bf16"),
-    "slice_copy": (transformers_rotary.HALF, 1.0, 1.0, "bf16"),
+    "slice_copy": (transformers_rotary.HALF[0], 1.0, 1.0, "bf16"),
     "clone": (transformers_rotary.TURN, 1.0, 1.0, "bf16"),
 }
 
