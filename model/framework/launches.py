@@ -24,8 +24,8 @@ REORDERED = 0.477
 ONE_BY_ONE = 1.8
 #: How much later PyTorch's element-wise kernels are over among others than where one follows itself [s]: the gap in
 #: front is longer, and what they read and run is in no cache. By small ones of transformers' layers on an H200 and an
-#: H100 (`validate/recorded/in_place`), which with 0.5 and 1.5 us are 7 % off (root mean square) in place of 6.6
-#: [+-0.4 us].
+#: H100 (`validate/recorded/in_place`), which with 0.5 and 1.5 us are 7.3 and 6.9 % off (root mean square) in place of
+#: 6.6 [+-0.4 us].
 IN_PLACE_S = 1.0e-6
 
 
