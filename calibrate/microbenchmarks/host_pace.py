@@ -1,7 +1,8 @@
 """How fast the host launches: iterations of a model so small that the GPU always waits for PyTorch.
 
-The model is a Llama as torchtitan writes it. Its launches are counted as a plan of it counts them, so that the time for
-one is what :attr:`~joulecast.simulator.plan_file.parts.Implementation.host_launch_us` means.
+The model is a Llama as torchtitan writes it. The time for one of its kernels, as a plan counts them, is what
+:attr:`~joulecast.simulator.plan_file.parts.Implementation.host_launch_us` means; what other programs' kernels cost is
+said in such launches (:mod:`joulecast.simulator.instructions.eager_launches`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from joulecast.simulator.instructions.host import launches_of
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -46,7 +46,7 @@ def host_launch_s(torch: Any, device: Any, seconds: float = 1.5) -> float:
 
 
 def launches() -> float:
-    """Launches of one iteration, as the plan of it has them."""
+    """Kernels of one iteration, as the plan of it has them."""
     model = {
         "hidden_size": HIDDEN,
         "num_attention_heads": HEADS,
@@ -59,7 +59,7 @@ def launches() -> float:
     run = {"framework": "pytorch-eager", "modules": "torchtitan"}
     plan = plan_from_dict({"workload": work, "cluster": {"gpu": "h200-sxm", "gpus": 1}, "implementation": run})
     (rank,) = plan_program(plan).ranks
-    return float(launches_of(plan, rank.types)[list(rank.order)].sum())
+    return sum(launch.repeat / launch.share for i in rank.order for launch in rank.types[i])
 
 
 def iteration(torch: Any, device: Any) -> Callable[[], Any]:

@@ -8,7 +8,7 @@ from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import ExpertKeys
 from joulecast.model.architecture.hf_reader import Reader, shortest
 
-#: Keys that count experts in some family.
+#: Keys that count experts in some family; transformers 5.17 writes the first for Qwen3-MoE, whose key was the second.
 _COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -23,13 +23,14 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
     if keys is None:
         _refuse(reader, kind)
         return None
-    count, active = reader.count(keys.count), reader.count("num_experts_per_tok")
+    counted = next((key for key in (keys.count, *_COUNTS) if key in reader.data), keys.count)
+    count, active = reader.count(counted), reader.count("num_experts_per_tok")
     if active > count:
         raise InputError(
             f"a token cannot be sent to {active} of {count} experts",
             file=reader.file,
             key="num_experts_per_tok",
-            remedy=f"Use at most {keys.count}.",
+            remedy=f"Use at most {counted}.",
         )
     groups, chosen = reader.count("n_group", 1), reader.count("topk_group", 1)
     if count % groups or chosen > groups:

@@ -67,9 +67,14 @@ _split_key_between = _all_but(Parallelism, "virtual_pipeline_model_parallel_size
 
 def stage_key(plan: Plan) -> tuple[object, ...]:
     """All that a stage's forward and backward depend on, apart from its place."""
-    split = (_split_key_at_end if plan.parallelism.fsdp else _split_key)(plan.parallelism)
+    split = (_split_key_at_end if _knows_replicas(plan) else _split_key)(plan.parallelism)
     shared = (plan.schedule.recompute, _overlap_key(plan.overlap), plan.implementation)
     return (_workload_key(plan.workload), _cluster_key(plan.cluster), split, *shared, _accumulated(plan))
+
+
+def _knows_replicas(plan: Plan) -> bool:
+    """Whether a stage's own work depends on its replicas: FSDP's does, and where the host waits, DDP's hooks."""
+    return plan.parallelism.fsdp or (bool(plan.implementation.host_launch_us) and plan.replicas > 1)
 
 
 def _accumulated(plan: Plan) -> int:
@@ -106,11 +111,12 @@ def pace_key(plan: Plan) -> tuple[object, ...]:
 
 def stage_plan(plan: Plan) -> Plan:
     """The plan with what :func:`stage_key` leaves out set to one value."""
-    copies = plan.dp if plan.parallelism.fsdp else 1
+    replicated = _knows_replicas(plan)
+    copies = plan.dp if replicated else 1
     return replace(
         plan,
         workload=replace(plan.workload, global_batch_size=plan.workload.micro_batch_size * copies * _accumulated(plan)),
-        parallelism=replace(plan.parallelism, **_CUT, **({} if plan.parallelism.fsdp else _REPLICATED)),
+        parallelism=replace(plan.parallelism, **_CUT, **({} if replicated else _REPLICATED)),
         schedule=Schedule("dualpipe-v" if plan.schedule.name in PAIRS else "1f1b", plan.schedule.recompute),
         power=_NO_POWER,
     )

@@ -6,8 +6,6 @@ How uncertain that makes an iteration is in :mod:`joulecast.simulator.iteration.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +13,8 @@ from numpy.typing import NDArray
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Gemm, Scan
-from joulecast.model.training.bitsandbytes_steps import KINDS
-from joulecast.model.training.generation import PREFIX
-from joulecast.model.transformer.vision_tower import CALLED, RECORDED, TOWER, UNDONE
+from joulecast.model.transformer.vision_tower import TOWER
+from joulecast.simulator.instructions.eager_launches import LOOPED, eager_launches, looped_launches
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.training_loop import LAUNCH_S
@@ -37,11 +34,9 @@ LOOPED_LAUNCH = 0.048
 #: [estimate, +-40 %]. How names of kernels begin that Megatron leaves to such operations.
 OPERATION = 0.2
 OPERATIONS = ("rotary.unfused.", "gate.clamp.", "experts.down.bias.", "scan.", "optimizer.muon.")
-#: Host's time for a Triton kernel of a scan over that of a module's launch, and over that of a PyTorch kernel. Calls of
-#: seven such kernels, which waited for the host, took it 168 us a kernel on an H200's, calls of seventeen and 28 of
-#: PyTorch's 220 (45 us for each of the latter); on an H100's 166 and 188. An autotuner in Python is behind each
-#: (`validate/recorded/scans`) [estimates, +-40 %].
-SCANNED, TRITON = 0.73, 4.6
+#: Host's time for a Triton kernel of a scan over that of a module's launch: 166 to 188 us where calls of such kernels
+#: alone waited for an H200's and an H100's host (`validate/recorded/scans`) [estimate, +-40 %].
+SCANNED = 0.73
 #: Host's time for a launch in the backward, which autograd walks in C++, over that in the forward [estimate, +-40 %].
 BACKWARD_LAUNCH = 0.5
 #: Launches that an exchange among experts costs it beside its own: 64 experts on two GPUs [estimate, +-50 %].
@@ -63,31 +58,6 @@ SCOPES = {
 BESIDE = {"router.choice": ROUTED} | {
     f"{way}.all_to_all": EXCHANGED for way in ("dispatch", "combine", "dispatch.grad", "combine.grad")
 }
-#: Host's time for an operator that an optimizer calls in a loop over parameters, without autograd and modules, over
-#: that of a launch of an iteration, by the optimizer. Muon's took 10.0 and 12.6 us on a host where a
-#: launch took 37 and 43 (`validate/recorded/muon`) [+-25 %]; 10,752 of Adafactor's for adapters made an iteration
-#: 183 ms longer than PyTorch's fused AdamW on a host that launches in 41 us [+-20 %].
-LOOPED = {"muon": 0.28, "adafactor": 0.41}
-#: Launches that attention of one image or window costs the host where a vision tower's code calls it by itself: of a
-#: frozen tower, of one whose backward is recorded, and in that backward, by the end of the kernel's name. Two
-#: iterations of Qwen2.5-VL with some 8,000 and 4,500 calls on an H100, whose host took 38 us for a launch
-#: (`validate/recorded/h100_sxm/train_vision.jsonl`) [estimates, +-20 %].
-CALLS = {CALLED: 1.16, RECORDED: 2.2, UNDONE: 3.1}
-#: Launches that PyTorch's FSDP (``fully_shard``) costs the host as much as, for each communication of its units: hooks,
-#: events and copies of parameters one by one. Layers of 4 and 12 tiny modules on two GPUs took 2.2 to 3.5 ms a layer
-#: longer than their launches alone, three communications each [estimate, +-40 %].
-SHARDED_LAUNCHES = 33
-#: What stands in names of Liger's kernels, and launches that one costs the host as much as, in the forward and in the
-#: backward, which are Python both: norms 109 and 420 us, gates 82 and 270, rotation 137 on a host whose linear layers
-#: take 21 and launches in the mean about 38 [estimates, +-30 %].
-LIGER, LIGER_LAUNCHES = ".liger", (3.0, 9.0)
-#: How names of these communications begin.
-SHARDED = ("layer.", "root.")
-#: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time, or that
-#: are replayed as graphs.
-WAITED_FOR = (PREFIX, *(f"optimizer.{name}" for name in KINDS))
-#: How names of kernels begin or end that are called in a loop.
-_LOOPS, _CALLED = tuple(f"optimizer.{name}." for name in LOOPED), tuple(CALLS)
 
 
 def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Array:
@@ -101,13 +71,7 @@ def host_s(plan: Plan, gpu: GpuModel, types: Sequence[Sequence[Launch]]) -> Arra
         return one * launches_of(plan, types)
     if run.cuda_graphs or run.host_launch_us is not None or not (run.optimizer in LOOPED or plan.workload.images):
         return np.zeros(len(types))
-    looped = ([one for one in launches if _is_looped(one.operator.name)] for launches in types)
-    return LAUNCH_S * np.array([eager_launches(launches) for launches in looped])
-
-
-def _is_looped(name: str) -> bool:
-    """Whether a kernel is called in a loop, an optimizer's over parameters or attention's over images."""
-    return name.startswith(_LOOPS) or name.endswith(_CALLED)
+    return LAUNCH_S * np.array([looped_launches(launches) for launches in types])
 
 
 def of_towers(types: Sequence[Sequence[Launch]]) -> list[list[Launch]]:
@@ -118,35 +82,8 @@ def of_towers(types: Sequence[Sequence[Launch]]) -> list[list[Launch]]:
 def launches_of(plan: Plan, types: Sequence[Sequence[Launch]]) -> Array:
     """Launches that each type of instruction costs the host, shape ``(types,)``."""
     if plan.implementation.framework == "pytorch-eager":
-        return np.array([eager_launches(launches) for launches in types])
+        return np.array([eager_launches(plan, launches) for launches in types])
     return np.array([module_launches(launches, plan.implementation.graph_scopes) for launches in types])
-
-
-def eager_launches(launches: Sequence[Launch]) -> float:
-    """Kernels that PyTorch launches one by one, and what its FSDP costs beside them."""
-    return float(sum(_eager_cost(one) * one.repeat / one.share for one in launches))
-
-
-def _eager_cost(launch: Launch) -> float:
-    if isinstance(launch.operator, Scan):
-        return TRITON
-    return SHARDED_LAUNCHES if _of_units(launch) else _by_name(launch.operator.name)
-
-
-@lru_cache(maxsize=4096)
-def _by_name(name: str) -> float:
-    """Launches that a kernel costs the host as much as, of all but :func:`_of_units`."""
-    if name.startswith(WAITED_FOR):
-        return 0.0
-    if LIGER in name:
-        return LIGER_LAUNCHES["grad" in name]
-    called = (cost for ending, cost in CALLS.items() if name.endswith(ending))
-    looped = (cost for optimizer, cost in LOOPED.items() if name.startswith(f"optimizer.{optimizer}."))
-    return next(chain(called, looped, (1.0,)))
-
-
-def _of_units(launch: Launch) -> bool:
-    return launch.stream == "communication" and launch.operator.name.startswith(SHARDED)
 
 
 def module_launches(launches: Sequence[Launch], scopes: Sequence[str] = ()) -> float:

@@ -37,6 +37,9 @@ def test_a_file_with_experts_is_read(tmp_path: Path):
     assert read(tmp_path).experts == Experts(16, 2, 256)
     shared = read(tmp_path, model_type="qwen2_moe", shared_expert_intermediate_size=512)
     assert shared.experts == Experts(16, 2, 256, shared_ffn=512, shared_gate=True)
+    renamed = {key: value for key, value in QWEN.items() if key != "num_experts"}
+    (tmp_path / "newer.json").write_text(json.dumps({**renamed, "num_local_experts": 16}))
+    assert load_model(tmp_path / "newer.json").experts == Experts(16, 2, 256)
 
 
 @pytest.mark.parametrize(

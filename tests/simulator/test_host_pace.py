@@ -7,7 +7,7 @@ import pytest
 import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
-from joulecast.simulator.instructions.host import SHARDED_LAUNCHES, eager_launches, host_gaps
+from joulecast.simulator.instructions.host import host_gaps, launches_of
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.training_loop import ASKED
@@ -34,7 +34,7 @@ def forecast(*args, **kwargs):
 
 def launched(of):
     (rank,) = plan_program(of).ranks
-    return sum(eager_launches(rank.types[i]) for i in rank.order)
+    return float(launches_of(of, rank.types)[list(rank.order)].sum())
 
 
 def test_a_slow_host_sets_the_pace():
@@ -74,14 +74,14 @@ def test_what_is_not_known_of_a_host_widens_the_interval_upwards_alone():
     assert unknown.time_s_p05 == pytest.approx(graphs.time_s_p05)
     assert unknown.time_s_p95 > 1.5 * graphs.time_s_p95
     assert unknown.energy_j_p95 > 1.1 * graphs.energy_j_p95
-    assert unknown.time_s_p95 == pytest.approx(forecast(55.0).time_s, rel=0.05)
+    assert unknown.time_s_p95 == pytest.approx(forecast(52.0).time_s, rel=0.05)
     assert any("host_launch_us" in each for each in unknown.assumptions)
 
 
 def test_every_gpu_that_waits_for_its_host_draws_meanwhile():
     """The upper end is the forecast of a slow host's plan, of its energy too, on one GPU as on four."""
     for gpus in (1, 4):
-        unknown, slow = forecast(gpus=gpus), forecast(55.0, gpus=gpus)
+        unknown, slow = forecast(gpus=gpus), forecast(52.0, gpus=gpus)
         assert unknown.energy_j_p95 > 1.3 * unknown.energy_j
         assert unknown.energy_j_p95 == pytest.approx(slow.energy_j, rel=0.1)
 
@@ -95,7 +95,7 @@ def test_an_iteration_of_long_kernels_says_nothing_of_slow_hosts():
 def test_a_stated_pace_errs_to_both_sides():
     stated, exact = forecast(100.0), forecast(0.0)
     assert stated.time_s_p05 < 0.78 * stated.time_s
-    assert stated.time_s_p95 > 1.3 * stated.time_s
+    assert stated.time_s_p95 > 1.25 * stated.time_s
     assert exact.time_s_p95 < 1.1 * exact.time_s
 
 
@@ -109,12 +109,8 @@ def test_sharding_costs_the_host_as_many_launches_a_unit():
     )
     layers = load_model("llama-3.2-1b").layers
     assert 3 * layers <= communications <= 3 * layers + 3
-    kernels = sum(
-        launch.repeat
-        for i in plan_program(sharded).ranks[0].order
-        for launch in plan_program(sharded).ranks[0].types[i]
-    )
-    assert launched(sharded) == pytest.approx(kernels + (SHARDED_LAUNCHES - 1) * communications)
+    # Beside these there are copies around them, and its parameters are stepped as DTensors.
+    assert 1.45 * 27 * communications < launched(sharded) - launched(plan()) < 1.45 * 32 * communications
 
 
 def test_gaps_need_a_host():

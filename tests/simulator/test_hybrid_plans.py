@@ -17,7 +17,8 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import Scan
 from joulecast.model.training.step import layer_forward
 from joulecast.simulator.closed_form.forecast import closed_form
-from joulecast.simulator.instructions.host import TRITON, eager_launches, module_launches
+from joulecast.simulator.instructions.eager_launches import TRITON, eager_launches
+from joulecast.simulator.instructions.host import module_launches
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.job_files.hub_names import hub_model
@@ -233,8 +234,8 @@ def test_triton_kernels_cost_the_host_more_than_others() -> None:
     # Norm, two projections and the addition are modules' launches; three operations make the decays.
     assert module_launches(launches) == pytest.approx(4 + 0.2 * 3 + 7 * 0.73)
     eager = layer_forward(mixer, Implementation(modules="transformers"), 1, 4096)
-    others = sum(one.repeat for one in eager if not isinstance(one.operator, Scan))
-    assert eager_launches(eager) == pytest.approx(others + 7 * 4.6)
+    scans = [one for one in eager if isinstance(one.operator, Scan)]
+    assert eager_launches(plan("nemotron-h-8b", users=True), scans) == pytest.approx(7 * 4.6)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ PLANS = (
     ("llama-3.1-70b-8xh200", ()),
     ("llama-3.1-70b-8xh200", ("power.clock_mhz=1200",)),
     ("llama-3.1-8b-4xh200", ()),
-    ("llama-3.1-8b-4xh200-nanobatches", ()),
+    ("llama-3.1-8b-4xh200-nanobatches", ("implementation.host_launch_us=0",)),
     ("llama-3.2-3b-4xh200-ddp", ()),
     ("llama-3.1-70b-64xh100-fsdp", ()),
 )
