@@ -9,6 +9,7 @@ from joulecast.errors import InputError
 from joulecast.plan.knobs.ranges import range_values
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.search import run_sweep
 from joulecast.plan.sweep.space import load_space, space_from_dict
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.source import Source
@@ -197,6 +198,20 @@ def test_errors_name_file_and_line(tmp_path):
         load_space(file)
     with pytest.raises(InputError, match="no such file"):
         load_space(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("workload.model", "lama"), ("cluster.node", "hgx"), ("network.name", "ndr"), ("site.name", "here")],
+)
+def test_a_wrong_name_that_the_command_line_gave_is_not_looked_for_in_the_file(tmp_path, key, name):
+    file = tmp_path / "space.toml"
+    file.write_text(
+        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 8\n'
+        '[cluster]\ngpu = "h200-sxm"\ngpus = [8, 16]\n[site]\npue = 1.2\n'
+    )
+    with pytest.raises(InputError, match=rf"space.toml \(--set\) \[{key}\]: unknown .* '{name}'"):
+        run_sweep(load_space(file, [f"{key}={name}"]))
 
 
 def test_the_fingerprint_tells_spaces_apart_but_not_their_goals(tables):
