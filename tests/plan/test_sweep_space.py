@@ -153,6 +153,8 @@ def test_ranges_lists_and_single_values(tables):
         ({TP: [3, 5]}, "none of 2 combinations is a legal plan"),
         ({"overlap__comm_ctas": [200, 300]}, "first of them: overlap.comm_ctas: 200 thread blocks.*nearest is 132"),
         ({"objective__top": -1}, "Use a value of at least 0"),
+        ({"site__power_limit_w": [5000, 9000]}, r"\[site.power_limit_w\].*same limit.*constraints.max_site_power_w"),
+        ({"site__nodes_per_rack": 4, "site__rack_power_limit_w": {"min": 1e4, "max": 2e4, "step": 1e4}}, "same limit"),
     ],
 )
 def test_bad_input(tables, changes, message):
