@@ -76,6 +76,12 @@ def left_out_by_constraint(rows: Sequence[Row], space: Space) -> dict[str, int]:
     return {limit.key: int((~_keeps(limit, column(rows, limit, space), bound, 0.0)).sum()) for limit, bound in bounds}
 
 
+def held_by_mean(rows: Sequence[Row], space: Space) -> list[str]:
+    """Stated constraints on peaks of which some rows know the mean alone."""
+    limits = (limit for limit, _ in stated_constraints(space.constraints))
+    return [limit.key for limit in limits if any(limit.columns[0] not in row for row in rows)]
+
+
 def probably_feasible(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]], space: Space) -> list[Row]:
     """Rows in closed form that may keep to the constraints, from how simulated ones differ from their closed form.
 

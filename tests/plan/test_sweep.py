@@ -181,6 +181,18 @@ def test_a_front_under_a_limit_of_peak_power_reaches_its_ends(tables):
     assert held.best[0]["time_s"] <= 1.03 * fastest
 
 
+def test_counts_of_plans_whose_peaks_are_not_known_say_so(tables):
+    """Of those that keep to a limit by their mean some do not by their peak; simulated, none is in doubt."""
+    space = {TP: [1, 2, 4], "power__power_limit_w": [400, 500, 600, 700]}
+    limit = sorted(row["peak_job_power_w"] for row in jc.sweep(tables(**space, objective__top=20)).rows)[6]
+    said = "counted by their mean power: of peaks, fewer may keep to max_site_power_w"
+    few, all_ = (jc.sweep(tables(**space, objective__top=top, constraints__max_site_power_w=limit)) for top in (1, 20))
+    assert few.within >= all_.within == 7
+    assert said in " ".join(few.to_dict()["notes"])
+    assert said not in " ".join(all_.to_dict()["notes"])
+    assert said not in " ".join(jc.sweep(tables(**space, objective__top=1)).to_dict()["notes"])
+
+
 def test_a_front_under_a_limit_does_not_lose_its_fast_end_to_slower_gpus(tables):
     """A100s that keep to the limit do not take the places of H200s whose peaks do not: others of these are tried."""
     space = {
