@@ -114,12 +114,27 @@ def column(rows: Sequence[Row], limit: Limit, space: Space) -> Array:
     try:
         return np.array([next(row[name] for name in limit.columns if name in row) for row in rows], dtype=np.float64)
     except StopIteration:
-        needs = "workload.training_tokens" if "run_" in limit.key else "a node type that is known for the GPU"
-        if "rack" in limit.key:
-            needs = "site.nodes_per_rack"
         raise space.source.error(
-            "nothing is forecast that this could bound", f"constraints.{limit.key}", remedy=f"It needs {needs}."
+            "nothing is forecast that this could bound",
+            f"constraints.{limit.key}",
+            remedy=f"It needs {_needed(rows, limit, space)}.",
         ) from None
+
+
+def _needed(rows: Sequence[Row], limit: Limit, space: Space) -> str:
+    """What a space lacks, so that rows do not have what a constraint bounds."""
+    for word, key in (("run_", "workload.training_tokens"), ("rack", "site.nodes_per_rack")):
+        if word in limit.key and space.values(key) == (None,):
+            return key
+    return _node_type(rows, limit.columns, space)
+
+
+def _node_type(rows: Sequence[Row], columns: Sequence[str], space: Space) -> str:
+    """What rows without any of these columns need: a node type, and of which GPUs."""
+    without = dict.fromkeys(
+        str(row.get("cluster.gpu", space.value("cluster.gpu"))) for row in rows if not row.keys() & set(columns)
+    )
+    return f"a node type that is known for {', '.join(without)}: give cluster.node, or leave out the GPU"
 
 
 def _keeps(limit: Limit, values: Array, bound: float, slack: Array | float) -> Bool:
@@ -146,7 +161,7 @@ def objectives(rows: Sequence[Row], space: Space) -> Array:
             raise space.source.error(
                 f"{name} cannot be forecast for these plans",
                 "objective.minimise",
-                remedy="It needs a node type that is known for the GPU: give cluster.node.",
+                remedy=f"It needs {_node_type(rows, (OBJECTIVES[name],), space)}.",
             ) from None
     return np.array(found, dtype=np.float64).reshape(len(space.minimise), -1).T / tokens[:, None]
 

@@ -250,6 +250,24 @@ def test_rack_and_site_power(tables):
         jc.sweep(tables(**SPLITS, constraints__max_rack_power_w=limit))
 
 
+@pytest.mark.parametrize(
+    ("goals", "lacks"),
+    [
+        (
+            {"constraints__max_run_money": 1e6, "workload__training_tokens": 1e9},
+            "node type that is known for h100-pcie:",
+        ),
+        ({"constraints__max_rack_power_w": 1e6, "site__nodes_per_rack": 4}, "node type that is known for h100-pcie:"),
+        ({"objective__minimise": "money"}, "node type that is known for h100-pcie:"),
+        ({"constraints__max_run_money": 1e6}, "workload.training_tokens"),
+    ],
+)
+def test_what_is_not_forecast_names_what_is_missing(tables, goals, lacks):
+    """Also which of several GPUs has no node type."""
+    with pytest.raises(InputError, match=f"It needs (a )?{lacks}"):
+        jc.sweep(tables(**goals, cluster__gpu=["h200-sxm", "h100-pcie"]))
+
+
 def test_nothing_fits_memory(tables):
     space = tables(**SPLITS, workload__model="llama-3.1-405b", workload__global_batch_size=16)
     plans = plans_of(space_from_dict(space))
