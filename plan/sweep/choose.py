@@ -109,8 +109,10 @@ def column(rows: Sequence[Row], limit: Limit, space: Space) -> Array:
     Raises
     ------
     InputError
-        The rows do not have it.
+        The rows do not have it, or have it in several currencies.
     """
+    if "money" in limit.key:
+        _check_currency(rows, f"constraints.{limit.key}", space)
     try:
         return np.array([next(row[name] for name in limit.columns if name in row) for row in rows], dtype=np.float64)
     except StopIteration:
@@ -119,6 +121,14 @@ def column(rows: Sequence[Row], limit: Limit, space: Space) -> Array:
             f"constraints.{limit.key}",
             remedy=f"It needs {_needed(rows, limit, space)}.",
         ) from None
+
+
+def _check_currency(rows: Sequence[Row], key: str, space: Space) -> None:
+    """Refuse to hold amounts of several currencies against each other."""
+    currencies = sorted({row["currency"] for row in rows if "currency" in row})
+    if len(currencies) > 1:
+        remedy = "State all sites' prices in one currency."
+        raise space.source.error(f"plans pay in {' and '.join(currencies)}", key, remedy=remedy)
 
 
 def _needed(rows: Sequence[Row], limit: Limit, space: Space) -> str:
@@ -148,12 +158,14 @@ def objectives(rows: Sequence[Row], space: Space) -> Array:
     Raises
     ------
     InputError
-        The rows do not have it.
+        The rows do not have it, or have it in several currencies.
     """
     from joulecast.plan.sweep.space import OBJECTIVES
 
     tokens = np.array([row["tokens"] for row in rows], dtype=np.float64)
     found = []
+    if "money" in space.minimise:
+        _check_currency(rows, "objective.minimise", space)
     for name in space.minimise:
         try:
             found.append([row[OBJECTIVES[name]] for row in rows])

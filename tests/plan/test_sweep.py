@@ -239,6 +239,15 @@ def test_each_gpu_has_its_own_rent(tables):
         assert row["money"] == pytest.approx(hours * rents[row["cluster.gpu"]])
 
 
+@pytest.mark.parametrize("goal", [{"objective__minimise": "money"}, {"constraints__max_money": 1.0}])
+def test_amounts_in_several_currencies_are_not_held_against_each_other(tables, goal):
+    site = {"site__currency": ["USD", "EUR"], "site__gpu_price_per_hour": 3.0}
+    with pytest.raises(InputError, match="plans pay in EUR and USD"):
+        jc.sweep(tables(**site, **goal))
+    assert len(jc.sweep(tables(**site)).rows) == 2
+    assert jc.sweep(tables(**site | {"site__currency": ["EUR"]}, **goal)).best[0]["currency"] == "EUR"
+
+
 def test_rack_and_site_power(tables):
     open_ = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4)).best[0]
     assert open_["rack_power_w"] == pytest.approx(4 * open_["node_power_w"])
