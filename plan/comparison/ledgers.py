@@ -89,7 +89,8 @@ def ledgers_of(iteration: Iteration, scale: float) -> dict[tuple[str, str], dict
         parts["cooling and distribution"] = power.facility - power.node_ac - power.network
         found["facility_energy_j", "part"] = {name: value * iteration.time_s for name, value in parts.items()}
         cost = site.cost
-        found["money", "kind"] = {"electricity": float(cost.electricity), "hardware": float(cost.hardware)}
+        paid = "hardware" if site.gpu_price_per_hour is None else "rent"
+        found["money", "kind"] = {"electricity": float(cost.electricity), paid: float(cost.hardware)}
         found["carbon_kg", "kind"] = {"electricity": float(cost.operational_kg), "hardware": float(cost.embodied_kg)}
     return {key: {name: value * scale for name, value in items.items()} for key, items in found.items()}
 

@@ -76,6 +76,12 @@ def left_out_by_constraint(rows: Sequence[Row], space: Space) -> dict[str, int]:
     return {limit.key: int((~_keeps(limit, column(rows, limit, space), bound, 0.0)).sum()) for limit, bound in bounds}
 
 
+def held_by_mean(rows: Sequence[Row], space: Space) -> list[str]:
+    """Stated constraints on peaks of which some rows know the mean alone."""
+    limits = (limit for limit, _ in stated_constraints(space.constraints))
+    return [limit.key for limit in limits if any(limit.columns[0] not in row for row in rows)]
+
+
 def probably_feasible(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]], space: Space) -> list[Row]:
     """Rows in closed form that may keep to the constraints, from how simulated ones differ from their closed form.
 
@@ -103,17 +109,42 @@ def column(rows: Sequence[Row], limit: Limit, space: Space) -> Array:
     Raises
     ------
     InputError
-        The rows do not have it.
+        The rows do not have it, or have it in several currencies.
     """
+    if "money" in limit.key:
+        _check_currency(rows, f"constraints.{limit.key}", space)
     try:
         return np.array([next(row[name] for name in limit.columns if name in row) for row in rows], dtype=np.float64)
     except StopIteration:
-        needs = "workload.training_tokens" if "run_" in limit.key else "a node type that is known for the GPU"
-        if "rack" in limit.key:
-            needs = "site.nodes_per_rack"
         raise space.source.error(
-            "nothing is forecast that this could bound", f"constraints.{limit.key}", remedy=f"It needs {needs}."
+            "nothing is forecast that this could bound",
+            f"constraints.{limit.key}",
+            remedy=f"It needs {_needed(rows, limit, space)}.",
         ) from None
+
+
+def _check_currency(rows: Sequence[Row], key: str, space: Space) -> None:
+    """Refuse to hold amounts of several currencies against each other."""
+    currencies = sorted({row["currency"] for row in rows if "currency" in row})
+    if len(currencies) > 1:
+        remedy = "State all sites' prices in one currency."
+        raise space.source.error(f"plans pay in {' and '.join(currencies)}", key, remedy=remedy)
+
+
+def _needed(rows: Sequence[Row], limit: Limit, space: Space) -> str:
+    """What a space lacks, so that rows do not have what a constraint bounds."""
+    for word, key in (("run_", "workload.training_tokens"), ("rack", "site.nodes_per_rack")):
+        if word in limit.key and space.values(key) == (None,):
+            return key
+    return _node_type(rows, limit.columns, space)
+
+
+def _node_type(rows: Sequence[Row], columns: Sequence[str], space: Space) -> str:
+    """What rows without any of these columns need: a node type, and of which GPUs."""
+    without = dict.fromkeys(
+        str(row.get("cluster.gpu", space.value("cluster.gpu"))) for row in rows if not row.keys() & set(columns)
+    )
+    return f"a node type that is known for {', '.join(without)}: give cluster.node, or leave out the GPU"
 
 
 def _keeps(limit: Limit, values: Array, bound: float, slack: Array | float) -> Bool:
@@ -127,12 +158,14 @@ def objectives(rows: Sequence[Row], space: Space) -> Array:
     Raises
     ------
     InputError
-        The rows do not have it.
+        The rows do not have it, or have it in several currencies.
     """
     from joulecast.plan.sweep.space import OBJECTIVES
 
     tokens = np.array([row["tokens"] for row in rows], dtype=np.float64)
     found = []
+    if "money" in space.minimise:
+        _check_currency(rows, "objective.minimise", space)
     for name in space.minimise:
         try:
             found.append([row[OBJECTIVES[name]] for row in rows])
@@ -140,7 +173,7 @@ def objectives(rows: Sequence[Row], space: Space) -> Array:
             raise space.source.error(
                 f"{name} cannot be forecast for these plans",
                 "objective.minimise",
-                remedy="It needs a node type that is known for the GPU: give cluster.node.",
+                remedy=f"It needs {_node_type(rows, (OBJECTIVES[name],), space)}.",
             ) from None
     return np.array(found, dtype=np.float64).reshape(len(space.minimise), -1).T / tokens[:, None]
 

@@ -11,7 +11,7 @@ from joulecast.plan.sweep.space import RECOMPUTE, Space
 from joulecast.plan.sweep.values import MICRO_BATCH
 from joulecast.simulator.plan_file.plan import FRAME_FREE, SPLIT_FREE, Plan, PlanFrame, PlanSplit
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
-from joulecast.simulator.plan_file.source import Source, explain
+from joulecast.simulator.plan_file.source import explain
 
 #: Most splits that are kept, some ten megabytes.
 MOST_SPLITS = 4096
@@ -22,7 +22,7 @@ class Plans:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._source = Source(space.source.file, space.source.text)
+        self._source = space.source
         self._frames: dict[object, tuple[PlanFile, PlanFrame]] = {}
         self._splits: dict[str, PlanSplit] = {}
         self._fixed = [key for key in space.keys if not _is_free(key)]

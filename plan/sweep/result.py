@@ -43,6 +43,8 @@ class SweepResult:
         What is wrong with the first combination that is not legal; empty where all are, or not known.
     beyond
         How many of the plans that fit memory each constraint leaves out.
+    by_mean
+        Constraints on peaks to which plans in closed form, of which the mean is known, are only taken to keep.
     untried
         How many plans in closed form may be better than the best and keep to the constraints, but were not simulated.
     of_each_cluster
@@ -64,6 +66,7 @@ class SweepResult:
     simulated: int
     refused: str = ""
     beyond: Mapping[str, int] = field(default_factory=dict)
+    by_mean: tuple[str, ...] = ()
     untried: int = 0
     of_each_cluster: tuple[Row, ...] = field(default=(), repr=False)
     without: tuple[str, ...] = ()
@@ -94,7 +97,9 @@ class SweepResult:
     def _further_notes(self) -> list[str]:
         untried = f"of {self.untried} plans that may be better none was simulated; a higher objective.top tries more"
         none = f"no plan was found that fits memory and keeps to the constraints on {', '.join(self.without)}"
-        said = ((none, self.without), (untried, self.untried), (self.refused, self.refused))
+        limits = " and ".join(self.by_mean)
+        mean = f"plans not simulated are counted by their mean power: of peaks, fewer may keep to {limits}"
+        said = ((mean, self.by_mean), (none, self.without), (untried, self.untried), (self.refused, self.refused))
         return [*(note for note, holds in said if holds), *self.frameworks]
 
     def to_frame(self) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from joulecast.model.memory.footprint import shortfall
 from joulecast.model.training.factors import foreign_generation
 from joulecast.plan.sweep.choose import (
     feasible,
-    is_feasible,
+    held_by_mean,
     is_undominated,
     left_out_by_constraint,
     nearest_bounds,
@@ -204,6 +204,7 @@ def _result(
     if simulated and values.shape[1] == 1:
         order = order[: space.objective.top]
     illegal = sum(batch.illegal for batch in journal.done.batches.values())
+    within = feasible(known, space)
     each, keys = best_of_each(candidates, space), cluster_keys(space)
     return SweepResult(
         minimise=space.minimise,
@@ -213,7 +214,8 @@ def _result(
         offered=combinations.offered,
         legal=len(combinations) - illegal,
         fitting=len(rows),
-        within=int(is_feasible(known, space).sum()),
+        within=len(within),
+        by_mean=tuple(held_by_mean(within, space)),
         beyond=left_out_by_constraint(known, space),
         simulated=len(simulated),
         refused=_refused(space, combinations, journal) if illegal else "",

@@ -170,6 +170,7 @@ def _space(tables: dict[str, Any], source: Source) -> Space:
             else:
                 single.setdefault(table, {})[key.partition(".")[2]] = values[0]
     _check_types(single, axes, source)
+    _check_site_limits(dict(axes), source)
     minimise = goals.objective.minimise
     names = (minimise,) if isinstance(minimise, str) else tuple(minimise)
     _check_objectives(names, source)
@@ -181,6 +182,15 @@ def _with_site_limits(constraints: ConstraintsTable, site: Mapping[str, Any]) ->
     """Constraints with the site's power limits, where they do not state others."""
     stated = {key: site[limit] for key, limit in SITE_LIMITS.items() if site.get(limit) is not None}
     return constraints.model_copy(update={k: float(v) for k, v in stated.items() if getattr(constraints, k) is None})
+
+
+def _check_site_limits(axes: Mapping[str, tuple[Any, ...] | None], source: Source) -> None:
+    """Refuse several values of what all plans of a sweep are held to."""
+    for constraint, limit in SITE_LIMITS.items():
+        key = f"site.{limit}"
+        if key in axes:
+            remedy = f"Give one, or leave it out and say constraints.{constraint}; sweep once for each limit."
+            raise source.error("all plans of a sweep keep to the same limit", key, remedy=remedy)
 
 
 def _check_types(

@@ -56,6 +56,15 @@ def test_why_combinations_are_left_out_is_told(file, capsys):
     assert "left out, such as" not in json.loads(out)["notes"][-1]
 
 
+def test_schedules_networks_and_sites_have_columns_of_their_own(file, capsys):
+    """The last words of their keys are the same."""
+    names = ["schedule.name=['1f1b', 'zb-h1']", "network.name=['infiniband-ndr', 'roce-400g']"]
+    code, out, _ = run(capsys, file, *(part for name in names for part in ("--set", name)), "--set", "objective.top=2")
+    head, first = (re.split(r"\s{2,}", line.strip()) for line in out.partition("Best by time\n")[2].splitlines()[:2])
+    told = dict(zip(head, first, strict=True))
+    assert code == 0 and told["schedule"] in ("1f1b", "zb-h1") and told["network"] in ("infiniband-ndr", "roce-400g")
+
+
 def test_how_many_plans_each_constraint_leaves_out_is_told(file, tmp_path, capsys):
     """Two of the four plans have the margin; of these and the others two are fast enough."""
     rows = tmp_path / "rows.csv"

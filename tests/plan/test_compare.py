@@ -162,6 +162,17 @@ def test_a_reason_names_the_three_largest_changes_of_a_tenth_or_more() -> None:
     assert f"SM clock 1500 instead of {one.clock_mhz:.0f} MHz" in compare([one, slower], ["a", "b"]).against[0].reasons
 
 
+def test_rent_is_not_called_hardware() -> None:
+    bought, rented = (jc.predict(load_plan(SMALL, rent)) for rent in ([], ["site.gpu_price_per_hour=3.2"]))
+    found = compare([bought, rented], ["bought", "rented"])
+    items = {row["item"]: row for row in found.rows() if row["quantity"] == "money"}
+    assert list(items) == ["electricity", "hardware", "rent", "total"]
+    paid = 4 * 3.2 * rented.time_s / 3600
+    assert items["rent"]["difference"] == items["total"]["other"] == pytest.approx(paid)
+    assert items["hardware"]["difference"] < 0 > items["electricity"]["difference"]
+    assert any("more money: rent +" in reason for reason in found.against[0].reasons)
+
+
 def test_hardware_and_cost_alone() -> None:
     plans = [load_plan(SMALL), load_plan(SMALL, ["site.carbon_intensity_kg_per_kwh=0.02", "site.pue=1.1"])]
     found = compare([jc.predict(plan) for plan in plans], ["grid", "hydro"])

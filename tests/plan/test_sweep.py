@@ -181,6 +181,18 @@ def test_a_front_under_a_limit_of_peak_power_reaches_its_ends(tables):
     assert held.best[0]["time_s"] <= 1.03 * fastest
 
 
+def test_counts_of_plans_whose_peaks_are_not_known_say_so(tables):
+    """Of those that keep to a limit by their mean some do not by their peak; simulated, none is in doubt."""
+    space = {TP: [1, 2, 4], "power__power_limit_w": [400, 500, 600, 700]}
+    limit = sorted(row["peak_job_power_w"] for row in jc.sweep(tables(**space, objective__top=20)).rows)[6]
+    said = "counted by their mean power: of peaks, fewer may keep to max_site_power_w"
+    few, all_ = (jc.sweep(tables(**space, objective__top=top, constraints__max_site_power_w=limit)) for top in (1, 20))
+    assert few.within >= all_.within == 7
+    assert said in " ".join(few.to_dict()["notes"])
+    assert said not in " ".join(all_.to_dict()["notes"])
+    assert said not in " ".join(jc.sweep(tables(**space, objective__top=1)).to_dict()["notes"])
+
+
 def test_a_front_under_a_limit_does_not_lose_its_fast_end_to_slower_gpus(tables):
     """A100s that keep to the limit do not take the places of H200s whose peaks do not: others of these are tried."""
     space = {
@@ -227,6 +239,15 @@ def test_each_gpu_has_its_own_rent(tables):
         assert row["money"] == pytest.approx(hours * rents[row["cluster.gpu"]])
 
 
+@pytest.mark.parametrize("goal", [{"objective__minimise": "money"}, {"constraints__max_money": 1.0}])
+def test_amounts_in_several_currencies_are_not_held_against_each_other(tables, goal):
+    site = {"site__currency": ["USD", "EUR"], "site__gpu_price_per_hour": 3.0}
+    with pytest.raises(InputError, match="plans pay in EUR and USD"):
+        jc.sweep(tables(**site, **goal))
+    assert len(jc.sweep(tables(**site)).rows) == 2
+    assert jc.sweep(tables(**site | {"site__currency": ["EUR"]}, **goal)).best[0]["currency"] == "EUR"
+
+
 def test_rack_and_site_power(tables):
     open_ = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4)).best[0]
     assert open_["rack_power_w"] == pytest.approx(4 * open_["node_power_w"])
@@ -236,6 +257,24 @@ def test_rack_and_site_power(tables):
     assert all(row["rack_power_w"] <= limit for row in found.best)
     with pytest.raises(InputError, match=r"needs site.nodes_per_rack"):
         jc.sweep(tables(**SPLITS, constraints__max_rack_power_w=limit))
+
+
+@pytest.mark.parametrize(
+    ("goals", "lacks"),
+    [
+        (
+            {"constraints__max_run_money": 1e6, "workload__training_tokens": 1e9},
+            "node type that is known for h100-pcie:",
+        ),
+        ({"constraints__max_rack_power_w": 1e6, "site__nodes_per_rack": 4}, "node type that is known for h100-pcie:"),
+        ({"objective__minimise": "money"}, "node type that is known for h100-pcie:"),
+        ({"constraints__max_run_money": 1e6}, "workload.training_tokens"),
+    ],
+)
+def test_what_is_not_forecast_names_what_is_missing(tables, goals, lacks):
+    """Also which of several GPUs has no node type."""
+    with pytest.raises(InputError, match=f"It needs (a )?{lacks}"):
+        jc.sweep(tables(**goals, cluster__gpu=["h200-sxm", "h100-pcie"]))
 
 
 def test_nothing_fits_memory(tables):

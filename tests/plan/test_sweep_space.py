@@ -9,6 +9,7 @@ from joulecast.errors import InputError
 from joulecast.plan.knobs.ranges import range_values
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
+from joulecast.plan.sweep.search import run_sweep
 from joulecast.plan.sweep.space import load_space, space_from_dict
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.source import Source
@@ -152,6 +153,8 @@ def test_ranges_lists_and_single_values(tables):
         ({TP: [3, 5]}, "none of 2 combinations is a legal plan"),
         ({"overlap__comm_ctas": [200, 300]}, "first of them: overlap.comm_ctas: 200 thread blocks.*nearest is 132"),
         ({"objective__top": -1}, "Use a value of at least 0"),
+        ({"site__power_limit_w": [5000, 9000]}, r"\[site.power_limit_w\].*same limit.*constraints.max_site_power_w"),
+        ({"site__nodes_per_rack": 4, "site__rack_power_limit_w": {"min": 1e4, "max": 2e4, "step": 1e4}}, "same limit"),
     ],
 )
 def test_bad_input(tables, changes, message):
@@ -197,6 +200,20 @@ def test_errors_name_file_and_line(tmp_path):
         load_space(file)
     with pytest.raises(InputError, match="no such file"):
         load_space(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("workload.model", "lama"), ("cluster.node", "hgx"), ("network.name", "ndr"), ("site.name", "here")],
+)
+def test_a_wrong_name_that_the_command_line_gave_is_not_looked_for_in_the_file(tmp_path, key, name):
+    file = tmp_path / "space.toml"
+    file.write_text(
+        '[workload]\nmodel = "llama-3.2-1b"\nsequence_length = 2048\nglobal_batch_size = 8\n'
+        '[cluster]\ngpu = "h200-sxm"\ngpus = [8, 16]\n[site]\npue = 1.2\n'
+    )
+    with pytest.raises(InputError, match=rf"space.toml \(--set\) \[{key}\]: unknown .* '{name}'"):
+        run_sweep(load_space(file, [f"{key}={name}"]))
 
 
 def test_the_fingerprint_tells_spaces_apart_but_not_their_goals(tables):

@@ -12,7 +12,6 @@ SHORT = {
     "gpus": "GPUs",
     "micro_batch_size": "micro-batch",
     "global_batch_size": "batch",
-    "name": "schedule",
     "power_limit_w": "limit [W]",
     "clock_mhz": "clock",
 }
@@ -23,6 +22,8 @@ def short_key(key: str) -> str:
 
     >>> short_key("parallelism.tensor_model_parallel_size"), short_key("schedule.recompute")
     ('TP', 'recompute')
+    >>> short_key("schedule.name"), short_key("network.name")
+    ('schedule', 'network')
     """
-    name = key.rpartition(".")[2]
-    return SHORT.get(name, name)
+    table, _, name = key.rpartition(".")
+    return table if name == "name" else SHORT.get(name, name)
