@@ -72,6 +72,7 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     place = _place(command)
     started = _objective([word.text for word in words[: place + 2]], words[place].line, file)
     options, loose = command_settings(words[place + 1 :], file)
+    options = _switched_off(options)
     launch_options, _ = command_settings(words[:place], file)
     tool = words[place].text.rpartition("/")[2]
     name = next((spot for spot in loose if spot.text.endswith((*SUFFIXES, ".json"))), None)
@@ -136,6 +137,15 @@ def _draft(
     if dialect is TRL and tool != "trl":
         draft.warn(f"a script called after {started} is taken to run TRL's trainer, with its defaults")
     return draft
+
+
+def _switched_off(options: SettingsFile) -> SettingsFile:
+    """Options such as ``--no_gradient_checkpointing``, by which ``HfArgumentParser`` turns off what is on by default."""
+    names = {key: key.removeprefix("no_") for key, value in options.tables.items() if value is True}
+    off = {key: own for key, own in names.items() if own != key and own not in options.tables}
+    tables = {off.get(key, key): False if key in off else value for key, value in options.tables.items()}
+    lines = {off.get(key, key): line for key, line in (options.lines or {}).items()}
+    return replace(options, tables=tables, lines=lines)
 
 
 def _place(command: Command) -> int:
