@@ -13,3 +13,33 @@ def test_options_that_turn_off_what_is_on_are_read(option):
     found = jc.convert(f"{SFT} {option} --no_remove_unused_columns", gpu="h100-sxm")
     assert "schedule" not in found.tables
     assert not any("not regarded" in said for said in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus"),
+    [
+        ("NPROC_PER_NODE=8", 8),
+        ("NNODES=2 NPROC_PER_NODE=8", 16),
+        ("NNODES=2 CUDA_VISIBLE_DEVICES=0,1,2,3", 8),
+        ("CUDA_VISIBLE_DEVICES=0,1", 2),
+        ("NNODES=2", None),
+        ("FORCE_TORCHRUN=1", None),
+    ],
+)
+def test_llama_factory_starts_what_its_environment_says(tmp_path, environment, gpus):
+    (tmp_path / "job.yaml").write_text("model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nbf16: true\n")
+    (tmp_path / "job.sh").write_text(f"{environment} llamafactory-cli train job.yaml\n")
+    found = jc.convert(tmp_path / "job.sh", gpu="h100-sxm")
+    assert found.tables["cluster"].get("gpus") == gpus
+    assert found.tables["workload"].get("global_batch_size") == (gpus and 8 * gpus)
+    assert ("cluster.gpus" in found.missing) is (gpus is None)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "told"), [("python", True), ("python3", True), ("torchrun --nproc_per_node 4", False)]
+)
+def test_one_process_with_several_gpus_is_told(launcher, told):
+    job = "train.py --model_name_or_path Qwen/Qwen3-8B --max_seq_length 2048 --per_device_train_batch_size 1 --bf16"
+    found = jc.convert(f"CUDA_VISIBLE_DEVICES=0,1,2,3 {launcher} {job}", gpu="h100-sxm")
+    assert found.tables["cluster"]["gpus"] == 4
+    assert any("DataParallel" in said for said in found.warnings) is told
