@@ -20,7 +20,7 @@ from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
 from joulecast.simulator.job_files.supervised import runs_sft_trainer
 from joulecast.simulator.job_files.told import PREFERENCES
-from joulecast.simulator.job_files.trainer import PLAIN, TELLING, TRL, Dialect, trainer_draft
+from joulecast.simulator.job_files.trainer import PLAIN, SCRIPT, TELLING, TRL, Dialect, trainer_draft
 from joulecast.simulator.job_files.trainer_dialects import (
     AXOLOTL,
     LLAMA_FACTORY,
@@ -84,7 +84,7 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     accelerate = trl_settings(settings, file) if tool == "trl" else accelerate
     given = tool == "trl" and accelerate[0].given("num_processes")
     launch = processes(command, place, tool, otherwise=given)
-    plain = replace(PLAIN, supervises="script") if runs_sft_trainer(command, place, file) else PLAIN
+    plain = SCRIPT if runs_sft_trainer(command, place, file) else PLAIN
     draft = _draft(settings, tool, launch, accelerate, asked, file, started, plain)
     tell_processes(command, place, tool, launch, draft)
     return draft

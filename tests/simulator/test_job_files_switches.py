@@ -43,3 +43,29 @@ def test_one_process_with_several_gpus_is_told(launcher, told):
     found = jc.convert(f"CUDA_VISIBLE_DEVICES=0,1,2,3 {launcher} {job}", gpu="h100-sxm")
     assert found.tables["cluster"]["gpus"] == 4
     assert any("DataParallel" in said for said in found.warnings) is told
+
+
+@pytest.mark.parametrize("name", ["max_seq_length", "max_length"])
+@pytest.mark.parametrize("start", ["trl sft", "trl dpo", "accelerate launch dpo.py", "accelerate launch sft.py"])
+def test_lengths_are_read_by_any_name(start, name):
+    job = f"{start} --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1 --{name} 4096"
+    found = jc.convert(job, gpu="h100-sxm", gpus=2)
+    assert found.tables["workload"]["sequence_length"] == 4096
+    assert found.sources["workload.sequence_length"].startswith(name)
+
+
+def test_trls_own_length_counts_where_none_is_given():
+    found = jc.convert(SFT, gpu="h100-sxm")
+    assert found.sources["workload.sequence_length"] == "default without max_length"
+
+
+@pytest.mark.parametrize(("script", "on"), [("sft.py", True), ("train.py", False)])
+def test_a_script_of_trls_trainer_has_what_its_configuration_has_on(script, on):
+    job = f"accelerate launch --num_processes 2 {script} --model_name_or_path Qwen/Qwen3-8B --max_length 1024 "
+    job += "--per_device_train_batch_size 1"
+    found = jc.convert(job, gpu="h100-sxm")
+    assert found.tables["workload"]["precision"] == ("bf16" if on else "fp32")
+    assert ("schedule" in found.tables) is on
+    assert any("nothing says bf16 or fp16" in said for said in found.warnings) is not on
+    off = jc.convert(f"{job} --bf16 false --fp16 true --gradient_checkpointing false", gpu="h100-sxm")
+    assert "schedule" not in off.tables and off.tables["workload"]["precision"] == "fp16"
