@@ -22,9 +22,9 @@ from joulecast.simulator.job_files.supervised import runs_sft_trainer
 from joulecast.simulator.job_files.told import PREFERENCES
 from joulecast.simulator.job_files.trainer import PLAIN, SCRIPT, TELLING, TRL, Dialect, trainer_draft
 from joulecast.simulator.job_files.trainer_dialects import (
-    AXOLOTL,
     LLAMA_FACTORY,
     SWIFT,
+    axolotl_dialect,
     axolotl_settings,
     swift_settings,
 )
@@ -116,7 +116,7 @@ def _draft(
         remedy = "Say the job in the keys of version 0, such as model_name_or_path and per_device_train_batch_size."
         raise settings.error(what, newer, remedy)
     if tool in _AXOLOTL or settings.given("base_model"):
-        settings, dialect = axolotl_settings(settings), AXOLOTL
+        settings, dialect = axolotl_settings(settings), axolotl_dialect(settings)
     elif tool == "swift" or any(settings.given(key) for key in _SWIFT):
         settings = swift_settings(settings)
         dialect = replace(SWIFT, pure=settings.raw("dtype") != "float32")

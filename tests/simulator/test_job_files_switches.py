@@ -69,3 +69,22 @@ def test_a_script_of_trls_trainer_has_what_its_configuration_has_on(script, on):
     assert any("nothing says bf16 or fp16" in said for said in found.warnings) is not on
     off = jc.convert(f"{job} --bf16 false --fp16 true --gradient_checkpointing false", gpu="h100-sxm")
     assert "schedule" not in off.tables and off.tables["workload"]["precision"] == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("more", "early"),
+    [
+        ("", False),
+        ("gradient_checkpointing_kwargs:\n  use_reentrant: false\n", True),
+        ("gradient_checkpointing_kwargs:\n  use_reentrant: true\n", False),
+        ("rl: dpo\n", True),
+    ],
+)
+def test_axolotl_computes_layers_again_to_their_end(tmp_path, more, early):
+    (tmp_path / "job.yml").write_text(
+        "base_model: Qwen/Qwen3-8B\nsequence_len: 2048\nmicro_batch_size: 1\nbf16: true\n"
+        f"gradient_checkpointing: true\n{more}"
+    )
+    found = jc.convert(tmp_path / "job.yml", gpu="h100-sxm", gpus=1)
+    assert found.tables["schedule"]["recompute"] == "full"
+    assert found.tables["schedule"].get("recompute_stops_early", True) is early
