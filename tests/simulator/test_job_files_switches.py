@@ -88,3 +88,12 @@ def test_axolotl_computes_layers_again_to_their_end(tmp_path, more, early):
     found = jc.convert(tmp_path / "job.yml", gpu="h100-sxm", gpus=1)
     assert found.tables["schedule"]["recompute"] == "full"
     assert found.tables["schedule"].get("recompute_stops_early", True) is early
+
+
+def test_settings_inside_a_program_are_said_not_to_be_read(tmp_path):
+    (tmp_path / "qlora.py").write_text("args = SFTConfig(per_device_train_batch_size=4)\n")
+    with pytest.raises(jc.InputError, match=r"this is Python, which is not read.*--per_device_train_batch_size"):
+        jc.convert(tmp_path / "qlora.py")
+    (tmp_path / "job.sh").write_text("cd work\naccelerate launch --num_processes 2 qlora.py\n")
+    with pytest.raises(jc.InputError, match=r"job.sh:2.*qlora.py is started without settings.*--model_name_or_path"):
+        jc.convert(tmp_path / "job.sh")
