@@ -242,3 +242,4 @@ def _set(draft: Draft, override: str) -> None:
         draft.settings = {old: kept for old, kept in draft.settings.items() if not old.startswith(f"{key}.")}
         draft.put(key, value, "--set")
         draft.missing.pop(key, None)
+        draft.warnings = [said for said in draft.warnings if f"--set {key}=" not in said]  # which it answers

@@ -39,7 +39,7 @@ LENGTHS = (
 TELLING = frozenset((MICRO, "per_gpu_train_batch_size", "model_name_or_path", "num_train_epochs", STEPS))
 #: Those by the names of dialects that have a default, which is of texts.
 _OF_TEXTS = ("max_length", "sequence_len")
-_PACKS = ("packing", "packed", "group_texts", "packing_strategy", "pad_to_max_length")
+_PACKS = ("neat_packing", "packing", "packed", "group_texts", "packing_strategy", "pad_to_max_length")
 #: Types of parameters as they are loaded.
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 

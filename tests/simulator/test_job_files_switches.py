@@ -97,3 +97,14 @@ def test_settings_inside_a_program_are_said_not_to_be_read(tmp_path):
     (tmp_path / "job.sh").write_text("cd work\naccelerate launch --num_processes 2 qlora.py\n")
     with pytest.raises(jc.InputError, match=r"job.sh:2.*qlora.py is started without settings.*--model_name_or_path"):
         jc.convert(tmp_path / "job.sh")
+
+
+def test_what_set_answers_is_no_longer_told(tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\ncutoff_len: 4096\npacking: true\n"
+        "neat_packing: true\nbf16: true\nflash_attn: fa2\n"
+    )
+    plain = jc.convert(tmp_path / "job.yaml", gpu="h100-sxm", gpus=1)
+    assert [said.partition(":")[0] for said in plain.warnings] == ["neat_packing"]
+    answered = ["workload.document_tokens=400", "workload.document_packing=whole"]
+    assert jc.convert(tmp_path / "job.yaml", gpu="h100-sxm", gpus=1, overrides=answered).warnings == ()
