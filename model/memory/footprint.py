@@ -144,6 +144,9 @@ def memory_footprint(
     rest, experts = parameter_bytes(stage)
     states = rest.elements / split.optimizer + experts.elements / split.expert_optimizer
     own = rest.elements / split.gradients + experts.elements / split.expert_gradients
+    own_bytes = own * DTYPE_BYTES[implementation.kept_gradient_dtype]
+    if split.add_up_whole:
+        own_bytes = (rest.elements + experts.elements) * DTYPE_BYTES[implementation.gradient_dtype]
     kept = _kept_bytes(one, _stack_bytes(config, implementation, batch, sequence, one, rank), rank)
     outputs, buffers = _pipeline_bytes(one, rank) if rank.pipelined else (0.0, 0.0)
     transient = _transient_bytes(one, kept, rank)
@@ -156,7 +159,7 @@ def memory_footprint(
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(stage)
     else:
-        gathered, gradients = _gathered_and_gradients(own, whole, kept, transient, one, rank, split, temporary)
+        gathered, gradients = _gathered_and_gradients(own_bytes, whole, kept, transient, one, rank, split, temporary)
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
@@ -205,7 +208,7 @@ def _stack_bytes(
 
 
 def _gathered_and_gradients(
-    elements: float,
+    gradients: float,
     whole: tuple[float, float, float],
     kept: float,
     transient: float,
@@ -216,12 +219,11 @@ def _gathered_and_gradients(
 ) -> tuple[float, float]:
     """What FSDP holds whole when memory is fullest, and the gradients of one GPU that are there then.
 
-    ``elements`` are its gradients, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations;
+    ``gradients`` are all that it has, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations;
     ``temporary`` is what the optimizer's step needs beside all gradients.
     """
     implementation = one.shard.implementation
     gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
-    gradients = elements * DTYPE_BYTES[implementation.kept_gradient_dtype]
     if implementation.framework != "megatron":
         counted = transient + gathered
         in_backward = whole[1] + one.layer_transient - counted, whole[2]

@@ -31,6 +31,7 @@ class StateShards:
 
     ``gradient_copies`` of all gradients lie in PyTorch's memory throughout: two with buckets, 0 where they come and go.
     Parameters that ``stay_gathered`` are whole throughout a step, and so are their gradients in the type of their sums.
+    Gradients that ``add_up_whole`` are split in the last micro-batch's backward alone.
     """
 
     parameters: int = 1
@@ -41,6 +42,7 @@ class StateShards:
     expert_optimizer: int = 1
     gradient_copies: int = 0
     stay_gathered: bool = False
+    add_up_whole: bool = False
 
     @property
     def splits_parameters(self) -> bool:

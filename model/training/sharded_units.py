@@ -5,8 +5,9 @@ backward, its parameters are gathered; after its backward its gradients are redu
 next layer's parameters come beside the computation of this one; without, every communication is waited for. The root's
 parameters stay from the forward to the backward of a micro-batch, those of layers too where nothing ``reshards`` them.
 Gradients are reduced after every micro-batch, as PyTorch's ``fully_shard`` does by default, and added up as shards:
-whole gradients are new in every backward. In hybrid sharding the shards of ``members`` ranks have ``replicas`` copies,
-which add up their shards of the gradients.
+whole gradients are new in every backward. Under FSDP's ``no_sync`` (``sums_whole``) those of accumulated micro-batches
+add up whole, and the last backward alone reduces them. In hybrid sharding the shards of ``members`` ranks have
+``replicas`` copies, which add up their shards of the gradients.
 
 PyTorch copies a unit's shards into one buffer before they are gathered, out of the gathered one, and gradients into one
 before they are reduced; the first runs on a stream of its own, here in front of what it runs beside. Where parameters
@@ -23,7 +24,7 @@ TorchTitan, arXiv:2410.06511 (experts on a mesh of their own).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from joulecast.model.cluster.fabric import Fabric
@@ -62,6 +63,8 @@ class Sharding:
         Whether layers' parameters are let go after the forward.
     keeps
         Whether all parameters stay gathered throughout a step: gradients are added up whole, and reduced at its end.
+    sums_whole
+        Whether gradients are added up whole, and reduced in the last micro-batch's backward.
     """
 
     members: int
@@ -73,6 +76,7 @@ class Sharding:
     experts: Sharding | None = None
     reshards: bool = True
     keeps: bool = False
+    sums_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +128,21 @@ def sharded_forward(
         return tuple(launch for unit in units for launch in unit.launches)
     if root.elements:
         weaver.run(root, None if implementation.gradient_free else weaver.gather(root, "root"))
-    weaver.layers(units, reduce=False, gather=True)
+    weaver.layers(units, gather=True)
     return tuple(weaver.out)
 
 
 def sharded_backward(
-    units: Sequence[Unit], root: Unit, sharding: Sharding, implementation: Implementation
+    units: Sequence[Unit], root: Unit, sharding: Sharding, implementation: Implementation, *, last: bool = False
 ) -> tuple[Launch, ...]:
-    """Backward of a stage for one micro-batch; the root's gradients come last."""
+    """Backward of a stage for one micro-batch, the ``last`` of a step or not; the root's gradients come last."""
     weaver = _Weaver(sharding, implementation)
     if sharding.keeps:
         return tuple(launch for unit in (*units, root) for launch in (*unit.launches, *weaver.added_whole(unit)))
-    weaver.layers(units, reduce=True, gather=sharding.reshards)
+    behind = weaver.reduce if last or not sharding.sums_whole else weaver.sum_whole
+    weaver.layers(units, gather=sharding.reshards, behind=behind)
     if root.reduced:
-        weaver.reduce(root, "root")
+        behind(root, "root")
     return tuple(weaver.out)
 
 
@@ -172,8 +177,13 @@ class _Weaver:
         self._parts: dict[tuple[int, float], Launch] = {}
         self._operators: dict[tuple[str, float, int, str], tuple[Launch, ...]] = {}
 
-    def layers(self, units: Sequence[Unit], *, reduce: bool, gather: bool) -> None:
-        """All units, each layer gathered while what is before it runs, where layers ``gather``."""
+    def layers(
+        self, units: Sequence[Unit], *, gather: bool, behind: Callable[[Unit, str, Unit | None], None] | None = None
+    ) -> None:
+        """All units, each layer gathered while what is before it runs, where layers ``gather``.
+
+        ``behind`` is what a backward does with each layer's gradients.
+        """
         gathered: dict[int, int | None] = {}
         layers = [i for i, unit in enumerate(units) if unit.elements]
         for i, unit in enumerate(units):
@@ -186,8 +196,8 @@ class _Weaver:
             self.run(unit, gathered.get(i))
             if ahead is not None and gathered[ahead] is not None:
                 gathered[ahead] = max(gathered[ahead] or 0, self._placed - 1)
-            if unit.reduced and reduce:
-                self.reduce(unit, "layer", beside=units[i + 1] if i + 1 < len(units) else None)
+            if unit.reduced and behind is not None:
+                behind(unit, "layer", units[i + 1] if i + 1 < len(units) else None)
 
     def gather(self, unit: Unit, name: str, beside: Unit | None = None) -> int | None:
         """All-gather of a unit's parameters; its number among the communications, if there is one."""
@@ -200,16 +210,24 @@ class _Weaver:
 
     def reduce(self, unit: Unit, name: str, beside: Unit | None = None) -> None:
         """Reduce-scatter of a unit's gradients, and the sum over the copies of its shard."""
+        if self.sharding.sums_whole:
+            self.sum_whole(unit, name)
         self.out.extend(self._gradient_copy(unit.reduced + unit.expert_elements))
         self._speak(self._communication("reduce_scatter", unit, name), beside)
+        if self.sharding.sums_whole:
+            return
         added = (self._of_one_rank(unit) - unit.frozen / self.sharding.members) * self.sharding.added_share
         if added:
             kept = self.implementation.kept_gradient_dtype
             self.out.extend(self._eager("shards.accumulate", added, "add", reads=2, dtype=kept))
 
-    def added_whole(self, unit: Unit) -> tuple[Launch, ...]:
+    def sum_whole(self, unit: Unit, name: str, beside: Unit | None = None) -> None:
+        """Gradients of a micro-batch added to those before it, where there are any, instead of being reduced."""
+        self.out.extend(self.added_whole(unit, self.sharding.added_share))
+
+    def added_whole(self, unit: Unit, share: float = 1.0) -> tuple[Launch, ...]:
         """Gradients of a micro-batch added to those before it, in the type that they are reduced in."""
-        of, elements = self.implementation, unit.reduced + unit.expert_elements
+        of, elements = self.implementation, (unit.reduced + unit.expert_elements) * share
         read = 1.0 + 1.0 / _widening(of.dtype, of.gradient_dtype)
         return (
             self._eager("gradients.accumulate", elements, "add", reads=read, dtype=of.gradient_dtype)

@@ -158,11 +158,11 @@ def instruction_launches(
     stage = plan.stages_of_rank(rank)[instruction.chunk]
     if instruction.kind == FORWARD:
         return _leaving_sms(plan, placed_launches(_forward(plan, impl, stage), tensor_fabric(plan)))
-    whole = placed_launches(_backward(plan, impl, stage), tensor_fabric(plan))
+    whole = placed_launches(_backward(plan, impl, stage, reduces), tensor_fabric(plan))
     if instruction.kind != BACKWARD:
         parts = split_backward(whole)
         whole = parts[0] if instruction.kind == BACKWARD_INPUT else parts[1]
-    return _leaving_sms(plan, reduced_beside(plan, impl, whole) if reduces else whole)
+    return _leaving_sms(plan, reduced_beside(plan, impl, whole) if reduces and not plan.parallelism.fsdp else whole)
 
 
 def paired(plan: Plan, forward: tuple[Launch, ...], backward: tuple[Launch, ...]) -> tuple[Launch, ...]:
@@ -225,7 +225,7 @@ def _forward_of_one(plan: Plan, impl: Implementation, stage: int) -> tuple[Launc
     return sharded_forward(*units, sharding, impl)
 
 
-def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...]:
+def _backward(plan: Plan, impl: Implementation, stage: int, reduces: bool) -> tuple[Launch, ...]:
     layers, batch = plan.parallelism.stage_layers, _micro_batch(plan, impl)
     one_stage = len(layers) == 1
     sharding = sharding_of(plan)
@@ -243,7 +243,7 @@ def _backward(plan: Plan, impl: Implementation, stage: int) -> tuple[Launch, ...
         return (*before, *after, *seen.launches)
     kinds = [(step.layer_backward(*one, accumulate=False), one.config, count) for one, count in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after, seen, forward=False)
-    return sharded_backward(*units, sharding, impl)
+    return sharded_backward(*units, sharding, impl, last=reduces)
 
 
 def _recomputed(plan: Plan, impl: Implementation, stage: int) -> list[tuple[ModelConfig, Implementation, int]]:

@@ -75,6 +75,7 @@ def _sharding(plan: Plan, replicas: int, members: int, stride: int) -> Sharding:
         added_share=1.0 - plan.implementation.zero_grad_set_to_none / plan.microbatches,
         reshards=plan.parallelism.fsdp_reshard_after_forward,
         keeps=stays_gathered(plan),
+        sums_whole=not plan.parallelism.fsdp_sync_each_batch,
     )
 
 
@@ -102,7 +103,11 @@ def state_shards(plan: Plan) -> StateShards:
     split = plan.parallelism
     if split.fsdp:
         rest, experts = split.fsdp_shard_size, expert_shard_size(plan)
-        return StateShards(rest, rest, rest, experts, experts, experts, stay_gathered=stays_gathered(plan))
+        return StateShards(
+            *(rest, rest, rest, experts, experts, experts),
+            stay_gathered=stays_gathered(plan),
+            add_up_whole=not split.fsdp_sync_each_batch and plan.microbatches > 1,
+        )
     buckets = plan.overlap.grad_reduce == "overlapped" and not _steps_main_parameters(plan)
     copies = 0 if plan.summing == 1 else 2 if buckets else 1
     if not split.distributed_optimizer:
@@ -219,7 +224,9 @@ def _unit(
 
 
 def reduces_among_launches(plan: Plan) -> bool:
-    """Whether the last backward reduces gradients among its own launches, as PyTorch's buckets do."""
+    """Whether the last backward alone reduces gradients among its launches: PyTorch's buckets, or its FSDP."""
+    if plan.parallelism.fsdp:
+        return not plan.parallelism.fsdp_sync_each_batch and sharding_of(plan) is not None
     overlapped = plan.summing > 1 and plan.overlap.grad_reduce == "overlapped"
     return overlapped and plan.implementation.framework != OWN_STREAM
 

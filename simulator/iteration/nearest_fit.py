@@ -10,6 +10,7 @@ from joulecast.errors import DoesNotFitError, InputError
 from joulecast.simulator.instructions.footprints import enough_recomputation, footprints
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.gpu import gpu_of
+from joulecast.simulator.plan_file.replicas import SYNC
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
@@ -102,6 +103,8 @@ def _keys(plan: Plan, gpus: int, per_node: int) -> list[list[str]]:
         keys.append(["schedule.recompute=full"])
     if plan.workload.micro_batch_size > 1:
         keys.append(["workload.micro_batch_size=1"])
+    if not split.fsdp_sync_each_batch and plan.microbatches > 1:
+        keys.append([f"{SYNC}=true"])
     states = ["distributed_optimizer"] if not (split.distributed_optimizer or split.fsdp) else []
     states += ["fsdp"] if not split.fsdp else []
     if gpus > 1 and states:

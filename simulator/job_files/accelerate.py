@@ -35,6 +35,7 @@ _OF_TRL: dict[str, dict[str, Any]] = {
     },
 }
 _HANDED = ("num_processes", "num_machines")
+_SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 _STAGE = re.compile(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])")
 
 
@@ -70,8 +71,10 @@ def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], d
     if arguments.raw(key):
         _deepspeed(arguments, key, draft)
         return
+    arguments.know([_SYNC])
     if arguments.raw("fsdp") or arguments.given("fsdp_config"):
         _fsdp(arguments, draft, mixed=mixed)
+        _sum_whole(arguments, draft)
         return
     for config in accelerate:
         kind = str(config.value("distributed_type", (str, bool), "")).upper()
@@ -83,6 +86,7 @@ def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], d
             return
         if kind == "FSDP" or config.raw("use_fsdp"):
             _fsdp(config, draft, mixed=mixed)
+            _sum_whole(arguments, draft)
             return
     if draft.value("cluster.gpus") != 1:
         draft.put("overlap.grad_reduce", "overlapped", "PyTorch's DDP reduces beside the backward")
@@ -176,6 +180,15 @@ def _put_fsdp(draft: Draft, strategy: str, key: str, source: tuple[str, int | No
         if not draft.value("workload.lora.rank"):  # of frozen ones it casts none
             draft.put("implementation.parameter_precision", "fp32", "accelerate casts parameters for FSDP to fp32")
         draft.put("implementation.gradient_precision", precision, "accelerate's FSDP reduces as it multiplies")
+
+
+def _sum_whole(arguments: SettingsFile, draft: Draft) -> None:
+    """Gradients of accumulated micro-batches, which the Trainer adds up whole unless it is told not to.
+
+    It runs all of them but the last under accelerate's ``no_sync``; ``sync_each_batch`` is a setting of its own.
+    """
+    if draft.value("parallelism.fsdp") and not arguments.on(_SYNC):
+        draft.put("parallelism.fsdp_sync_each_batch", False, "default without accelerate's sync_each_batch")
 
 
 def _of_a_node(draft: Draft) -> int:

@@ -134,7 +134,7 @@ def _put_four_bits(config: SettingsFile, draft: Draft, key: str) -> None:
     # TRL's SFT (1.16) does not call prepare_model_for_kbit_training, and Axolotl casts back what it made fp32.
     if config.raw(_WIDE_NORMS) is True:  # linear layers give fp32 all the same, embedding and head are counted twofold
         draft.put("workload.lora.prepared", True, *config.source(_WIDE_NORMS))
-    elif not config.defaults:
+    elif not config.names and not _is_trl(config):  # a script of the user's own
         draft.warn(
             "norms, embedding and head beside weights in 4 bits are forecast in 16; where the script calls "
             "prepare_model_for_kbit_training, add --set workload.lora.prepared=true"

@@ -22,7 +22,7 @@ from joulecast.simulator.job_files.megatron_yaml import is_megatron_yaml
 from joulecast.simulator.job_files.nemo import is_nemo_command, is_nemo_yaml, nemo_command_draft, nemo_yaml_draft
 from joulecast.simulator.job_files.plan_text import plan_text
 from joulecast.simulator.job_files.settings_file import SettingsFile
-from joulecast.simulator.job_files.shell import read_script
+from joulecast.simulator.job_files.shell import Script, read_script
 from joulecast.simulator.job_files.torchtitan import torchtitan_draft
 from joulecast.simulator.job_files.torchtune import (
     is_torchtune_command,
@@ -45,6 +45,12 @@ COMMAND = "command"
 REMEDY = (
     "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, DeepSpeed or Hugging "
     "Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
+)
+
+#: What is said of settings that are in a program alone.
+IN_PYTHON = (
+    "Say its settings behind it, such as --model_name_or_path NAME --max_length TOKENS --per_device_train_batch_size N "
+    "--bf16 --gradient_checkpointing, or write a plan of them."
 )
 
 
@@ -157,6 +163,9 @@ def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
     path = Path(job)
     text = read_text(path, "launch script or configuration", missing="Check the path, or give the job's command.")
     _checked(text, str(path))
+    if path.suffix == ".py":
+        remedy = f"Give the command that starts it (joulecast convert -- python {path.name} …). {IN_PYTHON}"
+        raise InputError("this is Python, which is not read", file=str(path), remedy=remedy)
     if path.suffix not in (".toml", ".json", *SUFFIXES):
         return _script(text, str(path), asked)
     if path.suffix in SUFFIXES:
@@ -196,7 +205,7 @@ def _script(text: str, file: str, asked: Asked) -> Draft:
     )
     found, reader = next((pair for pair in readers if pair[0]), ([], megatron_draft))
     if not found:
-        raise InputError("starts no training job that is known", file=file, remedy=REMEDY)
+        raise _unknown(script, file)
     draft = reader(found[0], asked, file)
     first, lines = found[0].line, [command.line for command in found]
     if lines.count(first) > 1:
@@ -212,6 +221,17 @@ def _script(text: str, file: str, asked: Asked) -> Draft:
     return draft
 
 
+def _unknown(script: Script, file: str) -> InputError:
+    """What is wrong with a script that starts no job, or one whose settings are in a program."""
+    words = ((word, command.line) for command in script.commands for word in command.words)
+    found = next(((word.text, line) for word, line in words if word.text.endswith(".py")), None)
+    if found is None:
+        return InputError("starts no training job that is known", file=file, remedy=REMEDY)
+    name, line = found
+    what = f"{name} is started without settings that are known, and those in its own text are not read"
+    return InputError(what, file=file, line=line, remedy=IN_PYTHON)
+
+
 def _set(draft: Draft, override: str) -> None:
     """Apply one ``table.key=value``."""
     tables, keys = apply_overrides({}, [override])
@@ -222,3 +242,4 @@ def _set(draft: Draft, override: str) -> None:
         draft.settings = {old: kept for old, kept in draft.settings.items() if not old.startswith(f"{key}.")}
         draft.put(key, value, "--set")
         draft.missing.pop(key, None)
+        draft.warnings = [said for said in draft.warnings if f"--set {key}=" not in said]  # which it answers

@@ -24,6 +24,8 @@ MICRO, BATCH, STEPS = "train_micro_batch_size_per_gpu", "train_batch_size", "gra
 ZERO, STAGE = "zero_optimization", "zero_optimization.stage"
 #: Gradients that are reduced at once, and how many where it is not stated.
 _BUCKET, BUCKET = "reduce_bucket_size", 5e8
+#: The type that gradients are reduced in; where it is not stated, that of the products (``engine.py``).
+_REDUCED = "communication_data_type"
 #: Keys by which a JSON is seen to be DeepSpeed's.
 _TELLING = (MICRO, BATCH, STEPS, ZERO)
 #: Keys and tables without effect on time, energy and memory of an iteration.
@@ -111,6 +113,9 @@ def put_zero(config: SettingsFile, draft: Draft) -> None:
         draft.put("implementation.parameter_precision", precision, "DeepSpeed keeps what is frozen as it multiplies")
     elif stage == 3:
         draft.put("implementation.parameter_precision", "fp32", "DeepSpeed's fp32 copy of the parameters")
+        if config.value(_REDUCED, str) != "fp32":
+            precision = draft.value("workload.precision")
+            draft.put("implementation.gradient_precision", precision, "DeepSpeed reduces as it multiplies")
     else:
         draft.put("implementation.main_parameters", True, "DeepSpeed's fp32 copy of the parameters")
         _accumulated(config, draft, stage)
@@ -189,9 +194,10 @@ def _sharding(config: SettingsFile, draft: Draft) -> int:
     for name, words in _PARTS.items():
         if config.value(f"{ZERO}.{name}", (bool, int), False) not in (False, 1) or config.raw(f"{ZERO}.{name}") is True:
             draft.warn(f"{ZERO}.{name}: {words}")
-    reduced, precision = config.value("communication_data_type", str), draft.value("workload.precision")
-    if reduced and reduced != precision:
-        draft.warn(f"communication_data_type {reduced}: gradients are forecast reduced in {precision}")
+    reduced, precision = config.value(_REDUCED, str), draft.value("workload.precision")
+    said = stage == 3 and reduced == "fp32" and not draft.value("workload.lora.rank")
+    if reduced and reduced != precision and not said:
+        draft.warn(f"{_REDUCED} {reduced}: gradients are forecast reduced in {precision}")
     return stage
 
 

@@ -15,6 +15,8 @@ from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, MARKS, UNS
 _MARK = re.compile(f"[{UNSET}{COMPUTED}]([^{END}]*){END}")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|[^\]]*)\])?(.*)", re.S)
+#: ``expr`` with whole numbers and variables: stars and brackets are quoted there.
+_EXPR = re.compile(r"""\$\(\s*expr((?:\s+(?:[-+/%]|\\[*()]|(['"])[*()]\2|\d+|"?\$\w+"?|"?\$\{\w+\}"?))+)\s*\)""")
 _DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.S)
 #: Most letters that an expansion may have: a script that doubles a variable again and again ends here.
 MOST_LETTERS = 1_000_000
@@ -160,7 +162,7 @@ class _Pieces:
             return end
         if raw.startswith("$(", at):
             end = _end_of_bracket(raw, at + 1)
-            self._add(f"{COMPUTED}{_readable(raw[at:end])}{END}")
+            self._add(self._computed(raw[at:end]))
             return end
         if raw.startswith("${", at):
             end = _end_of_bracket(raw, at + 1)
@@ -171,6 +173,14 @@ class _Pieces:
             return match.end()
         self._add("$")
         return at + 1
+
+    def _computed(self, raw: str) -> str:
+        """What a command would print: a sum where it is ``expr`` with one, else a mark."""
+        if found := _EXPR.fullmatch(raw):
+            text = arithmetic(re.sub(r"[\\\"']", "", found[1]), self._variables, self._line)
+            if not text.startswith(COMPUTED):
+                return text
+        return f"{COMPUTED}{_readable(raw)}{END}"
 
     def _parameter(self, inside: str) -> Value:
         """``${…}``: a variable, an array, or one with a default."""

@@ -45,7 +45,8 @@ def put_tiles(config: SettingsFile, draft: Draft, *, script: bool) -> None:
     draft.put(KEY, "chunked", "TRL 1.15 and later make logits in tiles")
     if script:
         draft.warn(
-            "the script is taken to run SFTTrainer of TRL 1.15 or later, which keeps no logits; for other code add "
+            "the script is taken to run SFTTrainer of TRL 1.15 or later, which keeps no logits, with bf16 and "
+            "gradient_checkpointing on unless the job says otherwise, as its SFTConfig has them; for other code add "
             f"{_ALL}"
         )
     if config.value(_OF_COMPLETIONS, (bool, str)) is not False:

@@ -39,7 +39,7 @@ LENGTHS = (
 TELLING = frozenset((MICRO, "per_gpu_train_batch_size", "model_name_or_path", "num_train_epochs", STEPS))
 #: Those by the names of dialects that have a default, which is of texts.
 _OF_TEXTS = ("max_length", "sequence_len")
-_PACKS = ("packing", "packed", "group_texts", "packing_strategy", "pad_to_max_length")
+_PACKS = ("neat_packing", "packing", "packed", "group_texts", "packing_strategy", "pad_to_max_length")
 #: Types of parameters as they are loaded.
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 
@@ -80,10 +80,11 @@ class Dialect:
 
 
 PLAIN = Dialect()
+#: A script of TRL's ``SFTTrainer``: what its ``SFTConfig`` has on that the Trainer's arguments have not.
+SCRIPT = Dialect(defaults={"bf16": True, "gradient_checkpointing": True}, supervises="script")
 #: ``trl sft`` and ``trl dpo``, whose configurations have defaults of their own.
 TRL = Dialect(
-    {"max_seq_length": "max_length"},
-    {
+    defaults={
         "bf16": True,
         "gradient_checkpointing": True,
         "max_length": 1024,
@@ -191,6 +192,11 @@ def _precision(config: SettingsFile, accelerate: Sequence[SettingsFile], draft: 
             return True
     key = config.first(("dtype", "torch_dtype", "pure_bf16", "bfloat16"))
     kind = config.value(key, (str, bool))
+    if kind is None:
+        draft.warn(
+            "nothing says bf16 or fp16: forecast in fp32, as the Trainer then computes; TRL's own commands, such as "
+            "trl sft --config FILE, take bf16, which --set workload.precision=bf16 says of other code"
+        )
     draft.put("workload.precision", "bf16" if kind is True else _TYPES.get(str(kind), "fp32"), *config.source(key))
     return False
 
@@ -215,6 +221,8 @@ def _parameters(config: SettingsFile, draft: Draft) -> None:
 def _length(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     """Tokens of a sample: as many as may be, which packing fills."""
     key = config.first(LENGTHS)
+    if not config.given(key):
+        key = next((name for name in LENGTHS if config.own(name) in config.defaults), key)
     length = config.whole(key)
     if length is None:
         draft.missing["workload.sequence_length"] = "tokens of a sample, which the job leaves to its data"

@@ -94,6 +94,14 @@ _PLUGINS = {
 }
 
 
+def axolotl_dialect(config: SettingsFile) -> Dialect:
+    """Axolotl's: of texts it computes layers again to their end unless its settings say how (``normalize_config``)."""
+    table = "gradient_checkpointing_kwargs"
+    if config.raw("rl") or config.given(table):
+        return AXOLOTL
+    return replace(AXOLOTL, defaults={**AXOLOTL.defaults, f"{table}.use_reentrant": True})
+
+
 def axolotl_settings(config: SettingsFile) -> SettingsFile:
     """Axolotl's settings, what it says in its own way said in the trainer's."""
     tables: dict[str, Any] = dict(config.tables)

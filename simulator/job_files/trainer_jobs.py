@@ -5,27 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.files import is_whole
 from joulecast.simulator.job_files.accelerate import accelerate_settings, trl_settings
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
-from joulecast.simulator.job_files.launcher import Launch, read_launch, script_place
+from joulecast.simulator.job_files.launcher import Launch, script_place
 from joulecast.simulator.job_files.named_files import named_settings
 from joulecast.simulator.job_files.preferences import OBJECTIVES
+from joulecast.simulator.job_files.processes import FACTORY, processes, tell_processes
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
 from joulecast.simulator.job_files.supervised import runs_sft_trainer
 from joulecast.simulator.job_files.told import PREFERENCES
-from joulecast.simulator.job_files.trainer import PLAIN, TELLING, TRL, Dialect, trainer_draft
+from joulecast.simulator.job_files.trainer import PLAIN, SCRIPT, TELLING, TRL, Dialect, trainer_draft
 from joulecast.simulator.job_files.trainer_dialects import (
-    AXOLOTL,
     LLAMA_FACTORY,
     SWIFT,
+    axolotl_dialect,
     axolotl_settings,
     swift_settings,
 )
@@ -72,6 +71,7 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     place = _place(command)
     started = _objective([word.text for word in words[: place + 2]], words[place].line, file)
     options, loose = command_settings(words[place + 1 :], file)
+    options = _switched_off(options)
     launch_options, _ = command_settings(words[:place], file)
     tool = words[place].text.rpartition("/")[2]
     name = next((spot for spot in loose if spot.text.endswith((*SUFFIXES, ".json"))), None)
@@ -82,19 +82,11 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
         settings = replace(named_settings(text, file, "the job's configuration", line), over=options)
     accelerate = accelerate_settings(launch_options, file) if any(w.text == "accelerate" for w in words) else []
     accelerate = trl_settings(settings, file) if tool == "trl" else accelerate
-    launch = read_launch(words[:place])
-    if tool == "swift":
-        launch = _processes(command)
-    elif launch.gpus is None and not (tool == "trl" and accelerate[0].given("num_processes")):
-        launch = _seen(command) or launch
-    plain = replace(PLAIN, supervises="script") if runs_sft_trainer(command, place, file) else PLAIN
+    given = tool == "trl" and accelerate[0].given("num_processes")
+    launch = processes(command, place, tool, otherwise=given)
+    plain = SCRIPT if runs_sft_trainer(command, place, file) else PLAIN
     draft = _draft(settings, tool, launch, accelerate, asked, file, started, plain)
-    seen = _seen(command)
-    if tool == "swift" and seen is not None and draft.value("cluster.gpus") == 1 < (seen.gpus or 1):
-        draft.warn(
-            f"{seen.source}: one process spreads layers over {seen.gpus} GPUs, which work in turn; the forecast is of "
-            "one GPU, for a process on each set NPROC_PER_NODE"
-        )
+    tell_processes(command, place, tool, launch, draft)
     return draft
 
 
@@ -124,11 +116,11 @@ def _draft(
         remedy = "Say the job in the keys of version 0, such as model_name_or_path and per_device_train_batch_size."
         raise settings.error(what, newer, remedy)
     if tool in _AXOLOTL or settings.given("base_model"):
-        settings, dialect = axolotl_settings(settings), AXOLOTL
+        settings, dialect = axolotl_settings(settings), axolotl_dialect(settings)
     elif tool == "swift" or any(settings.given(key) for key in _SWIFT):
         settings = swift_settings(settings)
         dialect = replace(SWIFT, pure=settings.raw("dtype") != "float32")
-    elif tool in ("llamafactory-cli", "lmf") or any(settings.given(key) for key in _FACTORY):
+    elif tool in FACTORY or any(settings.given(key) for key in _FACTORY):
         dialect = LLAMA_FACTORY
     elif tool == "trl" or started:
         dialect = TRL
@@ -136,6 +128,15 @@ def _draft(
     if dialect is TRL and tool != "trl":
         draft.warn(f"a script called after {started} is taken to run TRL's trainer, with its defaults")
     return draft
+
+
+def _switched_off(options: SettingsFile) -> SettingsFile:
+    """Options such as ``--no_gradient_checkpointing``: so ``HfArgumentParser`` turns off what is on by default."""
+    names = {key: key.removeprefix("no_") for key, value in options.tables.items() if value is True}
+    off = {key: own for key, own in names.items() if own != key and own not in options.tables}
+    tables = {off.get(key, key): False if key in off else value for key, value in options.tables.items()}
+    lines = {off.get(key, key): line for key, line in (options.lines or {}).items()}
+    return replace(options, tables=tables, lines=lines)
 
 
 def _place(command: Command) -> int:
@@ -164,26 +165,3 @@ def _objective(words: list[str], line: int, file: str) -> str:
             PREFERENCES, file=file, line=line, key=found[0], remedy="Give the command of training on texts."
         )
     return next(iter(sorted(parts & set(OBJECTIVES))), "")
-
-
-def _processes(command: Command) -> Launch:
-    """Processes that ms-swift starts by two variables of its environment, by default one."""
-    names = ("NPROC_PER_NODE", "NNODES")
-    if not any(name in command.environment for name in names):
-        return Launch(1, None, "default without NPROC_PER_NODE")
-    each, nodes = (command.environment.get(name, "1") for name in names)
-    if not (is_whole(each) and is_whole(nodes)):
-        return Launch()
-    return Launch(int(each) * int(nodes), int(each), "NPROC_PER_NODE", command.line)
-
-
-def _seen(command: Command) -> Launch | None:
-    """GPUs of one node by those that the job may see, where its launcher takes all."""
-    words = [word.text for word in command.words]
-    included = next((after for word, after in pairwise(words) if word == "--include"), "")
-    included = next((word.partition("=")[2] for word in words if word.startswith("--include=")), included)
-    listed = included.partition(":")[2] or command.environment.get("CUDA_VISIBLE_DEVICES", "")
-    if not re.fullmatch(r"\d+(,\d+)*", listed) or "@" in included:
-        return None
-    source = "--include" if included else "CUDA_VISIBLE_DEVICES"
-    return Launch(listed.count(",") + 1, None, source, command.line)

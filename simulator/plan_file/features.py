@@ -148,6 +148,7 @@ FEATURES = (
     _of_precision("workload.num_layers_at_end_in_bf16", NARROW, "no layer runs in FP8 or FP4"),
     _of_fsdp("parallelism.fsdp_shard_size"),
     _of_fsdp("parallelism.fsdp_reshard_after_forward"),
+    _of_fsdp("parallelism.fsdp_sync_each_batch"),
     _of_fsdp("overlap.fsdp_prefetch"),
     _without_fsdp("parallelism.distributed_optimizer", "FSDP splits the optimizer's states already"),
     _without_fsdp(

@@ -183,6 +183,8 @@ class Parallelism:
         Parameters split as well, over this many of them.
     fsdp_reshard_after_forward
         Whether these are let go after a forward and gathered again in its backward.
+    fsdp_sync_each_batch
+        Whether gradients are reduced, and split, after every micro-batch.
     """
 
     tensor_model_parallel_size: int
@@ -199,6 +201,7 @@ class Parallelism:
     fsdp: bool = False
     fsdp_shard_size: int = 1
     fsdp_reshard_after_forward: bool = True
+    fsdp_sync_each_batch: bool = True
 
 
 @dataclass(frozen=True, slots=True)

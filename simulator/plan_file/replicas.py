@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file.source import Source
 
 SHARD_SIZE, RESHARD = "parallelism.fsdp_shard_size", "parallelism.fsdp_reshard_after_forward"
+SYNC = "parallelism.fsdp_sync_each_batch"
 
 
 def check_replicas(plan: Plan, source: Source) -> None:
@@ -49,6 +50,12 @@ def check_replicas(plan: Plan, source: Source) -> None:
         raise source.error(
             "parameters that stay gathered are known of PyTorch's FSDP and dense models",
             RESHARD,
+            remedy="Leave the key out.",
+        )
+    if not split.fsdp_sync_each_batch and (plan.implementation.framework == "megatron" or plan.pp > 1):
+        raise source.error(
+            "gradients that add up whole are known of PyTorch's FSDP without pipelines",
+            SYNC,
             remedy="Leave the key out.",
         )
     what, in_turn = "this does not go with FSDP", "layers are gathered one after the other"

@@ -51,6 +51,11 @@ class ParallelismTable(Table):
         description="false: parameters stay gathered from the forward to the backward, and in a pipeline from step to "
         "step, which then sums gradients once (pytorch-eager; torchtitan's default in pipelines).",
     )
+    fsdp_sync_each_batch: bool = Field(
+        True,
+        description="false: gradients of accumulated micro-batches add up whole on every GPU and are reduced in the "
+        "last one's backward (pytorch-eager; accelerate's default).",
+    )
 
 
 class ScheduleTable(Table):

@@ -117,7 +117,7 @@ def test_what_is_frozen_stays_narrow_where_states_are_sharded(tmp_path):
     assert zero2.tables["workload"]["lora"]["precision"] == "bf16"
     assert zero2.tables["implementation"]["main_parameters"] is True
     sharded = convert(tmp_path, with_options("--use_peft", COMMAND))
-    assert sharded.tables["parallelism"] == {"fsdp": True}
+    assert sharded.tables["parallelism"] == {"fsdp": True, "fsdp_sync_each_batch": False}
     assert "parameter_precision" not in sharded.tables["implementation"]
     for found in (zero3, zero2, sharded):
         assert jc.predict(tomllib.loads(found.text)).time_s > 0.0

@@ -58,6 +58,7 @@ def test_a_job_is_the_plan_that_one_would_write(tmp_path):
             "attention_backend": "cudnn",
             "gradient_clipping": True,
             "parameter_precision": "fp32",
+            "gradient_precision": "bf16",
         },
     }
     found = convert(tmp_path, overrides=(LENGTH, "schedule.recompute=full"))
@@ -106,6 +107,9 @@ def test_what_a_script_says_is_missing(tmp_path):
         ({"zero_optimization.stage": 2}, "implementation.main_parameters", True),
         ({"zero_optimization.stage": 0}, "implementation.main_parameters", True),
         ({}, "implementation.main_parameters", None),
+        ({}, "implementation.gradient_precision", "bf16"),
+        ({"communication_data_type": "fp32"}, "implementation.gradient_precision", None),
+        ({"zero_optimization.stage": 2}, "implementation.gradient_precision", None),
     ],
 )
 def test_keys_of_a_job(tmp_path, changes, key, expected):
@@ -127,10 +131,11 @@ def test_gradients_that_the_second_stage_splits_are_told(tmp_path, stage, warned
     assert any("as at stage 1" in warning for warning in found.warnings) is warned
 
 
-@pytest.mark.parametrize(("kind", "warned"), [("fp32", True), ("bf16", False)])
-def test_gradients_that_are_reduced_in_another_type_are_told(tmp_path, kind, warned):
-    found = convert(tmp_path, {"communication_data_type": kind})
-    assert any("communication_data_type fp32" in warning for warning in found.warnings) is warned
+@pytest.mark.parametrize(("stage", "kind", "warned"), [(2, "fp32", True), (2, "bf16", False), (3, "fp32", False)])
+def test_gradients_that_are_reduced_in_another_type_are_told(tmp_path, stage, kind, warned):
+    """Of stage 3 a key says it."""
+    found = convert(tmp_path, {"zero_optimization.stage": stage, "communication_data_type": kind})
+    assert any("communication_data_type" in warning for warning in found.warnings) is warned
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def words(text, **given):
         ("A=x\nA+=y\nrun $A", [["run", "xy"]]),
         ("run ${A:-4} ${A-5} ${B:=6} $B ${B:+7}", [["run", "4", "5", "6", "6", "7"]]),
         ("run $((2 * (3 + 4) / 2 - 1)) $((N % 3))", [["run", "6", "2"]]),
+        ('run $(expr 16 / 4) $(expr $N \\* 2) $( expr "${N}" + 1 )', [["run", "4", "16", "9"]]),
         ("if [ $N -gt 4 ]; then run big; elif [ $N = 4 ]; then run four; else run small; fi", [["run", "big"]]),
         ('if [[ "$X" == fp* && $N -ne 3 ]]; then run; fi', [["run"]]),
         ('if [ -z "$U" ] || [ -n "$N" ]; then run; fi', [["run"]]),

@@ -31,7 +31,7 @@ def test_an_accelerate_job_is_the_plan_that_one_would_write(tmp_path):
             "training_tokens": 100.0 * 128 * 4096,
         },
         "cluster": {"gpu": "h100-sxm", "gpus": 16},
-        "parallelism": {"fsdp": True},
+        "parallelism": {"fsdp": True, "fsdp_sync_each_batch": False},
         "schedule": {"recompute": "full"},
         "implementation": {
             "framework": "pytorch-eager",
@@ -302,7 +302,7 @@ def test_settings_of_accelerate(tmp_path, old, new, key, expected):
 )
 def test_parameters_that_stay_gathered_are_told(tmp_path, kept):
     found = convert(tmp_path, COMMAND, config=FSDP.replace("sharding_strategy: FULL_SHARD", kept))
-    assert found.tables["parallelism"] == {"fsdp": True}
+    assert found.tables["parallelism"] == {"fsdp": True, "fsdp_sync_each_batch": False}
     assert any("stay gathered" in warning for warning in found.warnings)
 
 

@@ -83,6 +83,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "fsdp": True,
         "fsdp_shard_size": 8,
         "fsdp_reshard_after_forward": False,
+        "fsdp_sync_each_batch": False,
     },
     "schedule": {
         "name": "gpipe",

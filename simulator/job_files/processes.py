@@ -1,0 +1,88 @@
+"""Processes that a trainer's command starts, one for each GPU: its launcher's, or those of its tool's environment."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+from joulecast.files import is_whole
+from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.launcher import Launch, read_launch
+from joulecast.simulator.job_files.shell import Command
+
+#: LLaMA-Factory's commands.
+FACTORY = ("llamafactory-cli", "lmf")
+
+
+def processes(command: Command, place: int, tool: str, *, otherwise: bool) -> Launch:
+    """The GPUs of a command whose script, or ``tool``, is its word at ``place``.
+
+    ``otherwise``: where its launcher does not say them, something else does.
+    """
+    if tool == "swift":
+        return _of_swift(command)
+    if tool in FACTORY:
+        return _of_factory(command)
+    launch = read_launch(command.words[:place])
+    if launch.gpus is None and not otherwise:
+        return _seen(command) or launch
+    return launch
+
+
+def tell_processes(command: Command, place: int, tool: str, launch: Launch, draft: Draft) -> None:
+    """Tell of one process that has several GPUs, of which the forecast is not."""
+    seen = _seen(command)
+    if seen is None or (seen.gpus or 1) == 1:
+        return
+    if tool == "swift" and draft.value("cluster.gpus") == 1:
+        draft.warn(
+            f"{seen.source}: one process spreads layers over {seen.gpus} GPUs, which work in turn; the forecast is of "
+            "one GPU, for a process on each set NPROC_PER_NODE"
+        )
+    elif tool.endswith(".py") and launch == seen and _is_plain(command, place):
+        draft.warn(
+            f"{seen.source}: python starts one process, in which the Trainer copies the model to {seen.gpus} GPUs in "
+            "every step (DataParallel), slower than forecast; the forecast is of torchrun with a process on each"
+        )
+
+
+def _of_swift(command: Command) -> Launch:
+    """Processes that ms-swift starts by two variables of its environment, by default one."""
+    names = ("NPROC_PER_NODE", "NNODES")
+    if not any(name in command.environment for name in names):
+        return Launch(1, None, "default without NPROC_PER_NODE")
+    each, nodes = (command.environment.get(name, "1") for name in names)
+    if not (is_whole(each) and is_whole(nodes)):
+        return Launch()
+    return Launch(int(each) * int(nodes), int(each), "NPROC_PER_NODE", command.line)
+
+
+def _of_factory(command: Command) -> Launch:
+    """Processes that LLaMA-Factory starts with torchrun: on each node ``NPROC_PER_NODE``, or the GPUs in sight."""
+    nodes, each = (command.environment.get(name, "1") for name in ("NNODES", "NPROC_PER_NODE"))
+    seen = _seen(command) or Launch()
+    if "NPROC_PER_NODE" in command.environment:
+        seen = Launch(int(each) if is_whole(each) else None, None, "NPROC_PER_NODE", command.line)
+    if not is_whole(nodes) or seen.gpus is None:
+        return Launch()
+    if nodes == "1":
+        return replace(seen, gpus_per_node=None)
+    return replace(seen, gpus=seen.gpus * int(nodes), gpus_per_node=seen.gpus, source=f"NNODES, {seen.source}")
+
+
+def _is_plain(command: Command, place: int) -> bool:
+    """Whether a script is started by Python alone."""
+    return place > 0 and all(word.text.rpartition("/")[2].startswith("python") for word in command.words[:place])
+
+
+def _seen(command: Command) -> Launch | None:
+    """GPUs of one node by those that the job may see, where its launcher takes all."""
+    words = [word.text for word in command.words]
+    included = next((after for word, after in pairwise(words) if word == "--include"), "")
+    included = next((word.partition("=")[2] for word in words if word.startswith("--include=")), included)
+    listed = included.partition(":")[2] or command.environment.get("CUDA_VISIBLE_DEVICES", "")
+    if not re.fullmatch(r"\d+(,\d+)*", listed) or "@" in included:
+        return None
+    source = "--include" if included else "CUDA_VISIBLE_DEVICES"
+    return Launch(listed.count(",") + 1, None, source, command.line)
