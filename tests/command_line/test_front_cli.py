@@ -36,6 +36,19 @@ def of_profile(profile, *more):
     return ("--profile", profile, "--schedule", "1f1b", "--microbatches", 8, "--wait-power", 84, *more)
 
 
+def test_a_file_has_what_was_asked_of_slow_ones(capsys, profile, tmp_path):
+    asked = of_profile(profile, "--straggler-time", 3, "--slow-rank", "1=1.2")
+    _, out, _ = run(capsys, *asked, "--json")
+    status, printed, _ = run(capsys, *asked, "--out", tmp_path / "front.json")
+    assert (status, printed) == (0, "")
+    assert json.loads((tmp_path / "front.json").read_text()) == json.loads(out)
+    assert {"stragglers", "slow_rank"} < json.loads(out).keys()
+    _, printed, _ = run(capsys, *asked, "--out", tmp_path / "front.csv")
+    assert "straggler" in printed and "its replicas" in printed, "a table of instructions has no place for them"
+    _, printed, _ = run(capsys, *of_profile(profile), "--out", tmp_path / "alone.csv")
+    assert printed == ""
+
+
 def test_json(capsys, profile):
     status, out, err = run(capsys, *of_profile(profile, "--stages", "0,1,3", "--json"))
     assert (status, err) == (0, "")
