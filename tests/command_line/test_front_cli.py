@@ -36,6 +36,18 @@ def of_profile(profile, *more):
     return ("--profile", profile, "--schedule", "1f1b", "--microbatches", 8, "--wait-power", 84, *more)
 
 
+def test_a_limit_is_kept_that_the_remedy_names(capsys, profile):
+    """It named the fastest time rounded down, which no plan keeps either."""
+    for stages in ("0,1,3", "0,1", "1,2", "2,3"):
+        asked = of_profile(profile, "--stages", stages, "--json")
+        _, _, err = run(capsys, *asked, "--time-limit", 0.1)
+        named = re.search(r"The fastest takes ([0-9.]+) s", err)[1]
+        status, out, err = run(capsys, *asked, "--time-limit", named)
+        assert (status, err) == (0, "")
+        fastest = json.loads(out)["points"][0]["time_s"]
+        assert fastest <= float(named) <= fastest * 1.00001
+
+
 def test_a_file_has_what_was_asked_of_slow_ones(capsys, profile, tmp_path):
     asked = of_profile(profile, "--straggler-time", 3, "--slow-rank", "1=1.2")
     _, out, _ = run(capsys, *asked, "--json")
