@@ -236,6 +236,10 @@ def test_power_limits(capsys, examples):
         (("PROFILE", "--transfer-time", "inf"), "[--transfer-time]: a transfer of inf s"),
         (("--profile", "PATH", "--wait-power", 80, "--microbatches", 10**8), "[--microbatches]"),
         (("PROFILE", "--time-limit", 0.01), "[--time-limit]: no plan takes 0.01 s or less"),
+        (
+            ("PROFILE", "--wait-power", 84e3),
+            "[--wait-power]: 84000 W, which no GPU draws. Give it in watts for one GPU.",
+        ),
         (("PROFILE", "--slow-rank", "9=2"), "[--slow-rank]: there is no rank 9"),
         (("PROFILE", "--schedule", "1f1c"), "[--schedule]: unknown schedule '1f1c'"),
         (("PROFILE", "--virtual-stages", 3), "[--virtual-stages]: 4 stages do not divide into 3"),
