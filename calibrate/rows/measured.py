@@ -12,6 +12,7 @@ from typing import Any
 
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.calibrate.public_times.read import published_times
+from joulecast.calibrate.rows.units import refuse_other_units
 from joulecast.errors import DataError
 from joulecast.files import read_text
 from joulecast.model.hardware.description import Parameter
@@ -220,7 +221,7 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
 
     power, clock, heat = listed("power_w"), listed("sm_clock_mhz"), listed("gpu_temp_c")
     memory, alone = listed("peak_mem_bytes"), (content.get("gpus") or 1) == 1
-    return Measured(
+    measured = Measured(
         time_s=observed("time_s"),
         energy_j=observed("energy_j"),
         power_w=observed("power_w") if power is None else sum_or_none(power),
@@ -231,6 +232,16 @@ def _measured(content: Mapping[str, Any], file: str, number: int) -> Measured:
         counted_clock_mhz=observed(COUNTED_CLOCK) if alone else None,
         raw=raw,
     )
+    refuse_other_units(
+        file,
+        number,
+        time_s=measured.time_s,
+        energy_j=measured.energy_j,
+        power_w=measured.power_w,
+        clock_mhz=measured.sm_clock_mhz,
+        gpus=_number(content.get("gpus"), "gpus", file, number) or 1,
+    )
+    return measured
 
 
 def _number(value: object, key: str, file: str, number: int) -> float | None:

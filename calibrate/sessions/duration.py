@@ -23,7 +23,8 @@ def seconds(text: str) -> float:
     (300.0, 5400.0, 90.0, 90.0)
     """
     words = text.strip().lower()
-    if _NUMBER.fullmatch(words):  # of seconds or minutes? The one is a failed run, the other hours of a card
+    # Of seconds or minutes? The one is a failed run, the other hours of a card.
+    if _NUMBER.fullmatch(words) and float(words) > 0.0:
         raise InputError(
             f"{text!r} has no unit", key="--budget", remedy=f"Write {words}m for minutes, {words}s for seconds."
         )

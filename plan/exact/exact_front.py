@@ -11,6 +11,7 @@ from joulecast.plan.exact.front_guards import check_curve, check_points
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import Plans, energy_best, rounded_plans
+from joulecast.plan.exact.time_limit import no_plan_so_fast
 from joulecast.plan.knobs.options import TIME_QUANTUM_S, quanta
 
 Float = NDArray[np.float64]
@@ -50,11 +51,7 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
         fastest = points[0].time_s
         points = [p for p in points if p.time_s <= time_limit_s * (1.0 + 1e-12)]
         if not points:
-            raise InputError(
-                f"no plan takes {time_limit_s:g} s or less",
-                key="--time-limit",
-                remedy=f"The fastest takes {fastest:.6g} s.",
-            )
+            raise no_plan_so_fast(time_limit_s, fastest)
     return Front(problem, curve, tuple(points))
 
 

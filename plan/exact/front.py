@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import InputError
 from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import energy_best
+from joulecast.plan.exact.time_limit import no_plan_so_fast
 from joulecast.plan.knobs.options import Option
 
 if TYPE_CHECKING:
@@ -126,9 +126,7 @@ class Front:
         """
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - ROUNDING):
-            raise InputError(
-                f"no plan takes {time_s:g} s or less", key="--time-limit", remedy=f"The fastest takes {time[0]:.6g} s."
-            )
+            raise no_plan_so_fast(time_s, float(time[0]))
         return float(np.interp(time_s, time, energy))
 
     def at(self, time_s: float, key: str = "--time-limit") -> FrontPoint:
@@ -146,10 +144,7 @@ class Front:
         """
         place = bisect_right(self._plan_times, time_s * (1.0 + 1e-12)) - 1
         if place < 0:
-            fastest = self.plans[0].time_s
-            raise InputError(
-                f"no plan takes {time_s:g} s or less", key=key, remedy=f"The fastest takes {fastest:.6g} s."
-            )
+            raise no_plan_so_fast(time_s, self.plans[0].time_s, key)
         return self.plans[place]
 
     def energy_j(self, point: FrontPoint, time_s: float) -> float:

@@ -4,6 +4,10 @@ An option has a time and an energy at every clock; it is kept if no other is bet
 are scored alone, with every combination of their tiles. Then the combinations that some half keeps are scored again in
 the whole stack of a stage's layers. Times of halves do not simply add up there, because the communication of one half
 runs beside the other.
+
+Options that take the same time and energy but for rounding are one, of which the simplest is shown: that of the fewest
+thread blocks of communication, then of the fewest nano-batches, then with most else as it is by default, tiles last.
+Where that leaves several, the first in the order of the space is shown.
 """
 
 from __future__ import annotations
@@ -33,9 +37,16 @@ from joulecast.model.uncertainty import FEW_DIRECTIONS, deviations
 from joulecast.plan.fronts.choice_result import Choice, ClockChoices, JointChoice
 from joulecast.plan.fronts.forecast_front import comm_ctas_of
 from joulecast.plan.knobs.front_space import FrontSpace
-from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants
-from joulecast.plan.knobs.pareto import pareto
-from joulecast.plan.knobs.tile_space import TileLists, check_tile_lists, tile_knobs, with_plan_tiles
+from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants, simplest_first
+from joulecast.plan.knobs.pareto import pareto_in_order
+from joulecast.plan.knobs.tile_space import (
+    TileLists,
+    check_tile_lists,
+    fewest_tiles_first,
+    library_first,
+    tile_knobs,
+    with_plan_tiles,
+)
 from joulecast.simulator.instructions.layer_options import Scores, TiledKernels, every_combination
 from joulecast.simulator.iteration.uncertainty import Conditions
 from joulecast.simulator.plan_file.gpu import gpu_of
@@ -97,6 +108,8 @@ def joint_choice(
 class _Part:
     """Scores of one part: for every way of overlap the time and energy, shape ``(combinations, clocks)``.
 
+    Ways and combinations stand in order of preference.
+
     ``names`` are the operators of it that have tiles to choose from, ``programs`` its launches in every way of overlap.
     """
 
@@ -119,10 +132,11 @@ class _Search:
         self.description = description
         self.space = space
         check_tile_lists(plan, space.tiles, description, space.source)
-        self.lists: TileLists = space.tiles
+        self.lists: TileLists = library_first(space.tiles)
         own = tuple(pair for pair in plan.implementation.tiles if pair[0] not in dict(space.tiles))
         choices = {**dict(space.overlap), "comm_ctas": comm_ctas_of(plan, space)}
-        self.ways = overlap_variants(with_plan_tiles(plan, own), choices, description, space.source)
+        ways = overlap_variants(with_plan_tiles(plan, own), choices, description, space.source)
+        self.ways = simplest_first(ways, self.gpu["collective.default_ctas"])
         self.columns: Int = space.clock_indices(self.gpu.clocks_mhz)
         self.clocks: Float = self.gpu.clocks_mhz[self.columns]
         self.limit_w = self.gpu.own_limit_w(plan.power.limit_w(stage % plan.pp))
@@ -139,11 +153,11 @@ class _Search:
         parts: dict[str, _Part] = {}
         for half in HALVES:
             names = tuple(sorted({name for launches in programs[half] for name in kernels.governed(launches)}))
-            combinations = every_combination(dict(self.lists), names)
+            combinations = fewest_tiles_first(self.lists, every_combination(dict(self.lists), names))
             scores = [kernels.score(launches, combinations) for launches in programs[half]]
             parts[half] = _Part(names, combinations, scores, programs[half])
         kept = [self._kept(part) for part in parts.values()]
-        together = _compose(*kept)
+        together = fewest_tiles_first(self.lists, _compose(*kept))
         names = tuple(dict.fromkeys(name for part in parts.values() for name in part.names))
         scores = [kernels.score(launches, together) for launches in programs[STAGE]]
         parts[STAGE] = _Part(names, together, scores, programs[STAGE])
@@ -172,13 +186,13 @@ class _Search:
         rows: set[int] = set()
         for clock in range(len(self.clocks)):
             for way in range(len(part.scores)):
-                rows.update(pareto(time[way, :, clock], energy[way, :, clock]).tolist())
+                rows.update(pareto_in_order(time[way, :, clock], energy[way, :, clock]).tolist())
         return part.combinations[sorted(rows)]
 
     def _choices(self, part: _Part) -> tuple[ClockChoices, ...]:
         time = np.concatenate([score.time_s for score in part.scores])
         energy = np.concatenate([score.energy_j for score in part.scores])
-        best = [pareto(time[:, at], energy[:, at]) for at in range(len(self.clocks))]
+        best = [pareto_in_order(time[:, at], energy[:, at]) for at in range(len(self.clocks))]
         ways = {row: self._way(part, row) for row in sorted({int(i) for points in best for i in points})}
         found = []
         for at, points in enumerate(best):

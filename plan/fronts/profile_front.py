@@ -9,7 +9,7 @@ from pathlib import Path
 from joulecast.errors import InputError
 from joulecast.plan.exact.dag import InstructionDag, dag_of_schedule
 from joulecast.plan.exact.problem import FrontProblem, make_problem
-from joulecast.plan.fronts.profile import Profile, load_profile
+from joulecast.plan.fronts.profile import POWER_W, Profile, load_profile
 from joulecast.plan.knobs.options import Option
 from joulecast.simulator.schedules import (
     BACKWARD,
@@ -69,8 +69,11 @@ def problem_from_profile(
     Raises
     ------
     InputError
-        The profile cannot be used, or does not have what the schedule executes.
+        The profile cannot be used, or does not have what the schedule executes, or the waiting power is no GPU's.
     """
+    if wait_power_w > POWER_W[1]:
+        wrong = f"{wait_power_w:g} W, which no GPU draws"
+        raise InputError(wrong, key="--wait-power", remedy="Give it in watts for one GPU.")
     profile = load_profile(path, stages)
     along = list(stages) if stages is not None else list(profile.stages)
     if dag is None:

@@ -74,6 +74,30 @@ def overlap_variants(
     return found
 
 
+def simplest_first(ways: Sequence[tuple[Knobs, Plan]], default_ctas: float) -> list[tuple[Knobs, Plan]]:
+    """Plans by how little they ask for, those that ask for as much in the order that they have.
+
+    First those with the fewest thread blocks of communication, of these those with the fewest nano-batches, then those
+    that leave more of the other knobs as they are by default.
+
+    Parameters
+    ----------
+    default_ctas
+        Thread blocks that the library takes by itself.
+    """
+    return sorted(ways, key=lambda way: _asked(way[1].overlap, default_ctas))
+
+
+def _asked(overlap: Overlap, default_ctas: float) -> tuple[float, int, int]:
+    """Thread blocks, nano-batches, and how many other knobs are not as by default."""
+    blocks, threads = overlap.comm_ctas, overlap.comm_threads
+    stated = (
+        blocks is not None, threads is not None, overlap.windows != (), overlap.launch != "asap",
+        overlap.comm_engine != "sm", overlap.comm_first,
+    )  # fmt: skip
+    return default_ctas if blocks is None else blocks, overlap.nanobatches, sum(stated)
+
+
 def _own(values: dict[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[str, Any] | None:
     """The values without a window that is about several nano-batches; ``None`` where another choice is the same."""
     several = max(choices.get("nanobatches", (1,))) > 1

@@ -75,6 +75,20 @@ def tile_knobs(lists: TileLists, combination: Sequence[int]) -> Knobs:
     return tuple((f"tiles.{name}", tile_word(tiles[i])) for (name, tiles), i in zip(lists, combination, strict=True))
 
 
+def library_first(lists: TileLists) -> TileLists:
+    """The same lists, each with the library's own choice first where it is in it."""
+    return tuple((name, tuple(sorted(tiles, key=lambda tile: tile is not None))) for name, tiles in lists)
+
+
+def fewest_tiles_first(lists: TileLists, combinations: Int) -> Int:
+    """Combinations by how many operators have other tiles than the library's, else in the order that they have.
+
+    ``combinations`` are rows of indices into lists that stand :func:`library_first`.
+    """
+    chosen = np.array([[tile is not None for tile in tiles[:1]] for _, tiles in lists], dtype=bool).reshape(-1)
+    return combinations[np.argsort(np.count_nonzero((combinations > 0) | chosen, axis=1), kind="stable")]
+
+
 def tile_variants(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> list[tuple[Knobs, Plan]]:
     """Plans with the combinations of tiles that minimise a layer's ``energy + λ·time`` for some λ at some clock.
 

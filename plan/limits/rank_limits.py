@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import InputError
 from joulecast.extras import data_frame
+from joulecast.plan.exact.time_limit import no_plan_so_fast
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.plan.limits.power_limits import JobPoint, interval_ends, zeus_cost
 
@@ -103,10 +103,7 @@ class RankLimitFront:
         """
         fitting = [p for p in self.points if p.time_s <= time_s * (1.0 + 1e-12)]
         if not fitting:
-            fastest = self.points[0].time_s
-            raise InputError(
-                f"no plan takes {time_s:g} s or less", key="--time-limit", remedy=f"The fastest takes {fastest:.6g} s."
-            )
+            raise no_plan_so_fast(time_s, self.points[0].time_s)
         return fitting[-1]
 
     def best(self, eta: float) -> RankLimits:

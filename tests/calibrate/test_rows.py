@@ -44,6 +44,23 @@ def test_sums_and_means_over_gpus(tmp_path: Path) -> None:
     assert (row.measured.power_w, row.measured.sm_clock_mhz, row.measured.energy_j) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"sm_clock_mhz": 1.98}, r"\[sm_clock_mhz\]: 1\.98 MHz is not the clock of a GPU\. Give clocks in MHz"),
+        ({"sm_clock_mhz": 1.98e9}, "is not the clock of a GPU"),
+        ({"power_w": 690e3}, r"\[power_w\]: 690000 W, which no GPU draws\. Give power in watts"),
+        ({"gpus": 4, "power_w_per_gpu": [690e3] * 4}, "4 GPUs never draw"),
+        ({"power_w": 690.0, "energy_j": 690.0}, r"\[energy_j\]: energy over time is 6\.9e\+05 W, the power 690 W"),
+        ({"power_w": 690.0, "energy_j": 0.69, "time_s": 1.0}, "Give seconds, joules and watts everywhere"),
+    ],
+)
+def test_other_units_are_refused(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+    """They were fitted: a row a thousand times off is an outlier to a fit, no mistake."""
+    with pytest.raises(DataError, match=says):
+        one(tmp_path, **fields)
+
+
 def test_the_counted_clock_is_measured_and_of_one_gpu(tmp_path: Path) -> None:
     row = one(tmp_path, measured_counted_clock_mhz=1700.5)
     assert row.measured.counted_clock_mhz == 1700.5

@@ -173,6 +173,7 @@ def test_of_a_card_that_is_lost_the_rows_are_kept_and_said_to_be(
     ("arguments", "words"),
     [
         (("--device", "sim:card.json", "--budget", "5x"), "'5x' is no duration. Write 90s, 5m or 1h30m."),
+        (("--device", "sim:card.json", "--budget", "0"), "'0' is no duration. Write 90s, 5m or 1h30m."),
         (("--device", "sim:card.json", "--budget", "5"), "[--budget]: '5' has no unit. Write 5m for minutes, 5s for s"),
         (("--device", "sim:none.json"), "none.json: no such simulated card"),
         (("--device", "voodoo:1"), "unknown kind of card 'voodoo:1'"),

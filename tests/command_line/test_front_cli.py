@@ -36,6 +36,31 @@ def of_profile(profile, *more):
     return ("--profile", profile, "--schedule", "1f1b", "--microbatches", 8, "--wait-power", 84, *more)
 
 
+def test_a_limit_is_kept_that_the_remedy_names(capsys, profile):
+    """It named the fastest time rounded down, which no plan keeps either."""
+    for stages in ("0,1,3", "0,1", "1,2", "2,3"):
+        asked = of_profile(profile, "--stages", stages, "--json")
+        _, _, err = run(capsys, *asked, "--time-limit", 0.1)
+        named = re.search(r"The fastest takes ([0-9.]+) s", err)[1]
+        status, out, err = run(capsys, *asked, "--time-limit", named)
+        assert (status, err) == (0, "")
+        fastest = json.loads(out)["points"][0]["time_s"]
+        assert fastest <= float(named) <= fastest * 1.00001
+
+
+def test_a_file_has_what_was_asked_of_slow_ones(capsys, profile, tmp_path):
+    asked = of_profile(profile, "--straggler-time", 3, "--slow-rank", "1=1.2")
+    _, out, _ = run(capsys, *asked, "--json")
+    status, printed, _ = run(capsys, *asked, "--out", tmp_path / "front.json")
+    assert (status, printed) == (0, "")
+    assert json.loads((tmp_path / "front.json").read_text()) == json.loads(out)
+    assert {"stragglers", "slow_rank"} < json.loads(out).keys()
+    _, printed, _ = run(capsys, *asked, "--out", tmp_path / "front.csv")
+    assert "straggler" in printed and "its replicas" in printed, "a table of instructions has no place for them"
+    _, printed, _ = run(capsys, *of_profile(profile), "--out", tmp_path / "alone.csv")
+    assert printed == ""
+
+
 def test_json(capsys, profile):
     status, out, err = run(capsys, *of_profile(profile, "--stages", "0,1,3", "--json"))
     assert (status, err) == (0, "")
@@ -211,6 +236,10 @@ def test_power_limits(capsys, examples):
         (("PROFILE", "--transfer-time", "inf"), "[--transfer-time]: a transfer of inf s"),
         (("--profile", "PATH", "--wait-power", 80, "--microbatches", 10**8), "[--microbatches]"),
         (("PROFILE", "--time-limit", 0.01), "[--time-limit]: no plan takes 0.01 s or less"),
+        (
+            ("PROFILE", "--wait-power", 84e3),
+            "[--wait-power]: 84000 W, which no GPU draws. Give it in watts for one GPU.",
+        ),
         (("PROFILE", "--slow-rank", "9=2"), "[--slow-rank]: there is no rank 9"),
         (("PROFILE", "--schedule", "1f1c"), "[--schedule]: unknown schedule '1f1c'"),
         (("PROFILE", "--virtual-stages", 3), "[--virtual-stages]: 4 stages do not divide into 3"),

@@ -16,8 +16,8 @@ from joulecast.plan.fronts.forecast_front import problem_from_plan
 from joulecast.plan.fronts.joint_choice import CLOCKS_AND_BLOCKS, joint_choice
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.plan.knobs.overlap_space import overlap_variants
-from joulecast.plan.knobs.pareto import pareto
-from joulecast.plan.knobs.tile_space import with_plan_tiles
+from joulecast.plan.knobs.pareto import pareto, pareto_in_order
+from joulecast.plan.knobs.tile_space import fewest_tiles_first, library_first, with_plan_tiles
 from joulecast.simulator.instructions.layer_options import TiledKernels, every_combination
 from joulecast.simulator.instructions.tables import instruction_table, kernels_of
 from joulecast.simulator.plan_file.implementation import implementation_of, nanobatches_of
@@ -266,6 +266,48 @@ def test_pareto():
     time, energy = np.array([2.0, 1.0, 1.0, 3.0, 4.0]), np.array([5.0, 7.0, 6.0, 5.0, 1.0])
     assert pareto(time, energy).tolist() == [2, 0, 4]
     assert pareto(np.zeros(0), np.zeros(0)).tolist() == []
+
+
+def test_of_equal_options_the_first_is_taken():
+    rounded = 1.0 + 1e-13
+    time = np.array([3.0, 1.0 * rounded, 1.0, 3.0 / rounded, 2.0, 2.0, 2.0])
+    energy = np.array([4.0, 6.0 * rounded, 6.0, 4.0 * rounded, 5.0 * rounded, 5.0, 5.0 / rounded])
+    assert pareto_in_order(time, energy).tolist() == [1, 4, 0]
+    assert pareto_in_order(time[::-1], energy[::-1]).tolist() == [4, 0, 3]
+    assert pareto_in_order(np.array([1.0, rounded]), np.array([9.0, 5.0])).tolist() == [1], "as fast, and cheaper"
+    assert pareto_in_order(np.array([1.0, 2.0]), np.array([5.0 * rounded, 5.0])).tolist() == [0], "as cheap, and faster"
+    assert pareto_in_order(np.zeros(0), np.zeros(0)).tolist() == []
+
+
+def knobs_of(plan, overlap, **tiles):
+    """What is chosen of each part at two clocks."""
+    space = load_space({"power": {"clock_mhz": [1200, 1980]}, "overlap": overlap, "implementation": {"tiles": tiles}})
+    found = joint_choice(plan, space=space)
+    return {part: [dict(point.knobs) for at in every for point in at.points] for part, every in found.parts.items()}
+
+
+def test_ways_that_take_the_same_are_one_however_they_are_listed():
+    """What overlap the MLP has does not depend on the attention's window, but the first listed was shown."""
+    listed = {"nanobatches": [2, 1], "window": [["qkv", "output"], "all"], "launch": ["window", "asap"]}
+    turned = {name: values[::-1] for name, values in listed.items()}
+    found = knobs_of(plan_of(), listed)
+    assert found == knobs_of(plan_of(), turned)
+    assert {(way["window"], way["launch"]) for way in found["mlp"]} == {("all", "asap")}
+    assert any(way["window"] == "qkv-output" for way in found["attention"])
+
+
+def test_without_communication_the_fewest_thread_blocks_are_shown():
+    alone = load_plan(PLAN, ["parallelism.tensor_model_parallel_size=1"])
+    found = knobs_of(alone, {"comm_ctas": [32, 4, 8], "comm_threads": [512, 256]})
+    assert {way["comm_ctas"] for ways in found.values() for way in ways} == {4}
+
+
+def test_tiles_stand_in_order_of_preference():
+    tile, other = Tile(128, 256), Tile(64, 64)
+    lists = library_first((("down", (tile, other)), ("qkv", (tile, other, None))))
+    assert lists == (("down", (tile, other)), ("qkv", (None, tile, other)))
+    ordered = fewest_tiles_first(lists, np.array([[0, 1], [0, 0], [1, 2], [1, 0]]))
+    assert ordered.tolist() == [[0, 0], [1, 0], [0, 1], [1, 2]]
 
 
 def test_experts_whose_communication_is_hidden():

@@ -78,8 +78,16 @@ class Instructions:
         front_lines.print_slow_ones(self.extra)
 
     def write(self, path: Path, form: str) -> None:
-        """Write it in a format of :mod:`joulecast.plan.exact.exports`."""
+        """Write it in a format of :mod:`joulecast.plan.exact.exports`.
+
+        JSON has what was asked of slow ones as well; beside the others, which have no place for it, it is printed.
+        """
+        if form == "json":
+            _write_json(path, self.made.to_dict() | self.extra)
+            return
         self.made.write(path, form)
+        if not (self.asked.json or self.asked.csv):
+            front_lines.print_slow_ones(self.extra)
 
     def report(self, path: Path) -> None:
         """Plans, bound, what each GPU does, and where the numbers come from."""
@@ -171,7 +179,6 @@ class RankLimitsFound:
 
 
 def _write(path: Path, form: str, plain: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    from joulecast.files import write_text
     from joulecast.tables import write_rows
 
     if form not in ("json", "csv", "parquet"):
@@ -179,9 +186,15 @@ def _write(path: Path, form: str, plain: dict[str, Any], rows: Sequence[dict[str
             f"{form} is no format of these power limits", key="--format", remedy="There are json, csv, parquet."
         )
     if form == "json":
-        write_text(path, json.dumps(output.plain(plain), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        _write_json(path, output.plain(plain))
     else:
         write_rows(rows, path, form)
+
+
+def _write_json(path: Path, plain: Any) -> None:
+    from joulecast.files import write_text
+
+    write_text(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _rank_limits(asked: FrontAsked, space: FrontSpace | None) -> RankLimitsFound:

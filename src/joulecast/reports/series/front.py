@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
+from joulecast.plan.exact.time_limit import no_plan_so_fast
 from joulecast.reports.palette import word
 from joulecast.reports.saved import number_of
 
@@ -199,9 +200,7 @@ def of_saved(data: Mapping[str, Any], path: Path, time_limit_s: float | None = N
     limit, why = (fastest * (1 + SLOWER_SHARE), WHY_FAST) if time_limit_s is None else (time_limit_s, WHY_WITHIN)
     chosen = max((i for i, p in enumerate(points) if p.time_s <= limit * (1.0 + 1e-12)), default=None)
     if chosen is None:
-        raise InputError(
-            f"no plan takes {limit:g} s or less", key="--time-limit", remedy=f"The fastest takes {fastest:.6g} s."
-        )
+        raise no_plan_so_fast(limit, fastest)
     times, energies = (tuple(float(b[key]) for b in bound) for key in ("time_s", "energy_j"))
     return FrontSeries(tuple(points), times, energies, chosen, why, time_limit_s=time_limit_s)
 
