@@ -108,14 +108,10 @@ class Costs:
     ----------
     time, energy
         Time as a share of that at the highest clock, and energy (times W).
-    busy_time, busy_energy
-        Of these what the board's power limit holds; all of it unless waits are apart.
     """
 
     time: Array
     energy: Array
-    busy_time: Array
-    busy_energy: Array
 
 
 class Phases:
@@ -137,13 +133,16 @@ class Phases:
         time = self._with_launches(gpu)
         busy = gpu if self._given.waits_apart else time
         energy = self._energy(x, busy)
-        return Costs(time, energy + (time - busy) * gap_power_w(self._card, self._given), busy, energy)
+        return Costs(time, energy + (time - busy) * gap_power_w(self._card, self._given))
+
+    def busy_time(self, x: Array) -> Array:
+        """Of the time what the board's limit holds, shape ``(n, k)``; all of it unless waits are apart."""
+        gpu = self._alone(x)
+        return gpu if self._given.waits_apart else self._with_launches(gpu)
 
     def busy_power_w(self, x: Array) -> Array:
         """Power that the board's limit holds, shape ``(n, k)`` [W]."""
-        busy = self._alone(x)
-        if not self._given.waits_apart:
-            busy = self._with_launches(busy)
+        busy = self.busy_time(x)
         return np.asarray(self._energy(x, busy) / busy)
 
     def _alone(self, x: Array) -> Array:

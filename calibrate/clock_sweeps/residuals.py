@@ -11,7 +11,6 @@ answer may be that there is nothing to share. Beyond the range the correction fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -69,7 +68,8 @@ def learn_correction(residual: Array, weight: Array, observed: Observed, noise: 
     groups = np.unique(place, return_inverse=True)[1]
     scale = np.abs(residual) * np.minimum(weight, 1.0)
     best, least = None, WORTHWHILE * float(scale.sum())
-    for structure in _candidates():
+    for (shared, own), length in product(SHARES, LENGTHS):
+        structure = Structure(shared, own, length)
         inverse: Array = np.asarray(
             np.linalg.inv(_covariance(structure, place, observed.workload, noise, weight)), dtype=np.float64
         )
@@ -79,11 +79,6 @@ def learn_correction(residual: Array, weight: Array, observed: Observed, noise: 
             least = error
             best = Correction(structure, place, observed.workload, noise, inverse, factor)
     return best
-
-
-def _candidates() -> Iterator[Structure]:
-    for (shared, own), length in product(SHARES, LENGTHS):
-        yield Structure(shared, own, length)
 
 
 def _alike(structure: Structure, a: Array, of_a: NDArray[np.intp], b: Array, of_b: NDArray[np.intp]) -> Array:

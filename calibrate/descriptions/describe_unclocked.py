@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,16 +47,10 @@ def fit_unclocked_rows(rows: Sequence[Row], base: GpuDescription, name: str = ""
         raise InputError("no row of a kernel with a time to fit on", remedy="Give rows of single kernels.")
     solutions = [_capped(solution, base) for solution in fit_unclocked(data, base)]
     words = provenance or f"times of {len(data.rows)} kernels without clocks"
-    tables = {table: _fitted(content, solutions, words) for table, content in base.tables.items()}
-    fitted = with_tables(replace(base, name=name or base.name, derivation=""), tables)
+    tables: dict[str, Any] = {table: _fitted(content, solutions, words) for table, content in base.tables.items()}
+    fitted = replace(base, name=name or base.name, derivation="", **tables)
     kernel = replace(fitted.kernel, discrepancy={**fitted.kernel.discrepancy, **_discrepancy(data, fitted)})
     return RowsFit(replace(fitted, kernel=kernel), tuple(solutions), len(data.rows), len(rows) - len(data.rows))
-
-
-def with_tables(base: GpuDescription, tables: Mapping[str, Table]) -> GpuDescription:
-    """A description with other tables, each under its name."""
-    changed: dict[str, Any] = dict(tables)
-    return replace(base, **changed)
 
 
 def _fitted(table: Table, solutions: Sequence[Solution], words: str) -> Table:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -181,16 +181,12 @@ def _partners(table: Table) -> dict[str, tuple[str, float]]:
 
 def report_dict(fit: RowsFit) -> dict[str, Any]:
     """Parameters, discrepancies and counts of rows as plain data."""
-    from dataclasses import asdict
-
-    discrepancy: dict[str, Mapping[str, Mapping[str, float]]] = {
-        name: dict(table.discrepancy) for name, table in fit.description.tables.items() if table.discrepancy
-    }
+    tables = fit.description.tables
     return {
         "name": fit.description.name,
         "rows": fit.rows,
         "left_out": fit.left_out,
         "unread": [asdict(row) for row in fit.unread],
         "parameters": [asdict(report) for report in parameter_reports(fit)],
-        "discrepancy": discrepancy,
+        "discrepancy": {name: dict(table.discrepancy) for name, table in tables.items() if table.discrepancy},
     }

@@ -147,9 +147,10 @@ class AmdCard:
             self._smi.call("amdsmi_set_gpu_perf_level", self._handle, lib.AmdSmiDevPerfLevel.AUTO)
             self._locked = None
         limit = self._facts.default_power_limit_w if settings.power_limit_w is None else settings.power_limit_w
-        now = _cap_w(self._cap(), "power_cap")
+        cap = self._cap()
+        now = _cap_w(cap, "power_cap")
         if limit is not None and now is not None and round(limit) != round(now):
-            self._smi.call("amdsmi_set_power_cap", self._handle, 0, round(limit * self._cap_unit()))
+            self._smi.call("amdsmi_set_power_cap", self._handle, 0, round(limit / _cap_unit_w(cap)))
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -206,9 +207,6 @@ class AmdCard:
         found = self._smi.optional("amdsmi_get_power_cap_info", self._handle)
         return found if isinstance(found, Mapping) else {}
 
-    def _cap_unit(self) -> float:
-        return 1.0 / MICRO if (number(self._cap().get("max_power_cap")) or 0.0) > _LEAST_MICROWATTS else 1.0
-
     def _is_manual(self) -> bool:
         return "MANUAL" in str(self._smi.optional("amdsmi_get_gpu_perf_level", self._handle)).upper()
 
@@ -258,6 +256,8 @@ def may_write(files: Any) -> bool:
 
 def _cap_w(cap: Mapping[str, Any], name: str) -> float | None:
     value = number(cap.get(name))
-    if value is None:
-        return None
-    return value * MICRO if (number(cap.get("max_power_cap")) or 0.0) > _LEAST_MICROWATTS else value
+    return None if value is None else value * _cap_unit_w(cap)
+
+
+def _cap_unit_w(cap: Mapping[str, Any]) -> float:
+    return MICRO if (number(cap.get("max_power_cap")) or 0.0) > _LEAST_MICROWATTS else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -18,6 +18,7 @@ from joulecast.calibrate.devices.findings import (
     of_readings,
 )
 from joulecast.calibrate.devices.protocol import CardFacts, Device, Sample
+from joulecast.calibrate.rows.measured import mean_of_present
 from joulecast.errors import DeviceError
 
 #: How long a card is watched, and how often it is read meanwhile [s]: some twenty steps of a slow counter.
@@ -119,7 +120,7 @@ def examine(device: Device, watch_s: float = WATCH_S) -> Examination:
         It does not answer.
     """
     samples = _watch(device, watch_s)
-    facts, power = device.facts, _mean([polled(sample) for sample in samples])
+    facts, power = device.facts, mean_of_present([polled(sample) for sample in samples])
     counter_w, step = counter_power(samples)
     found = [
         *of_facts(facts, device.settings()),
@@ -142,8 +143,3 @@ def _watch(device: Device, watch_s: float) -> list[Sample]:
         device.sleep(PERIOD_S)
         samples.append(device.sample())
     return samples
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present else None

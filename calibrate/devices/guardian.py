@@ -54,11 +54,6 @@ class BorrowedSettings:
             self._guardian = _start(device.facts.locator, self.own)
             threading.Thread(target=self._watch, args=(self._guardian,), daemon=True).start()
 
-    @property
-    def guardian_pid(self) -> int | None:
-        """Process number of the guardian; ``None`` for a card that lives in this process alone."""
-        return None if self._guardian is None else self._guardian.pid
-
     def apply(self, settings: Settings) -> None:
         """Set the card; ``None`` in the settings gives it back its own.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from joulecast.calibrate.devices.nvml_binding import (
     POWER_AVERAGE,
@@ -92,16 +91,6 @@ class NvmlCard:
     def identifier(self) -> str:
         """The card's own ``GPU-…``, whatever word opened it."""
         return text(self._nvml.call("nvmlDeviceGetUUID", self._handle))
-
-    @property
-    def handle(self) -> Any:
-        """NVML's handle, for readers of more than the protocol has."""
-        return self._handle
-
-    @property
-    def nvml(self) -> Nvml:
-        """The binding, for readers of more than the protocol has."""
-        return self._nvml
 
     @property
     def power_readings(self) -> dict[str, str]:

@@ -92,11 +92,6 @@ def _not_a_card(first: ErrorDetails, file: str, remedy: str) -> InputError:
     return InputError("not a simulated card: unknown key", file=file, key=key, remedy=did_you_mean(name, known, 2))
 
 
-def write_card_file(path: Path, content: CardFile) -> None:
-    """Write the whole file or nothing."""
-    write_text(path, content.model_dump_json(indent=1))
-
-
 class SharedFiles:
     """The files of one simulated card as this process knows them; without a ``file`` the card lives here alone."""
 
@@ -129,7 +124,7 @@ class SharedFiles:
     def write_settings(self, content: CardFile) -> None:
         """Tell other processes what the card is set to."""
         if self.file is not None:
-            write_card_file(self.file, content)
+            write_text(self.file, content.model_dump_json(indent=1))
             self._seen[self.file] = _version(self.file)
 
     def write_load(self, state: BoardState, row: Mapping[str, Any] | None) -> None:

@@ -16,8 +16,8 @@ from joulecast.model.kernels.operators import Gemm
 
 #: Size of the square products beside a kernel, how often they run in a row, and how long the kernel then runs.
 COMPANION_SIZE, COMPANION_COUNT, GROUP_S = 8192, 12, 4e-3
-#: Input values of the products beside a kernel, by the row's word.
-COMPANIONS = {"randn": "randn", "zeros": "zeros"}
+#: Input values of the products beside a kernel.
+COMPANIONS = ("randn", "zeros")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _companion(word: str, dtype: str, gpu: GpuModel) -> Phase:
             f"unknown companion {word!r}", key="companion", remedy=f"Known: {', '.join(COMPANIONS)}."
         )
     half = dtype if dtype == "fp16" else "bf16"
-    product = Gemm(COMPANION_SIZE, COMPANION_SIZE, COMPANION_SIZE, half, data=COMPANIONS[word])
+    product = Gemm(COMPANION_SIZE, COMPANION_SIZE, COMPANION_SIZE, half, data=word)
     return Phase(SimulatedWork((product,), (1.0,), gpu), repetitions=COMPANION_COUNT, counted=False)
 
 
@@ -98,8 +98,7 @@ class Player:
 
     def __init__(self, phases: Sequence[Phase]) -> None:
         self._phases: Iterator[Phase] = cycle(phases)
-        self._phase = next(self._phases)
-        self._left, self._left_s, self._spent_s = self._phase.repetitions, self._phase.duration_s, 0.0
+        self._begin_next(0.0)
         self.repetitions = self.busy_s = 0.0
 
     def play(self, board: Board, until_s: float) -> None:
@@ -115,10 +114,11 @@ class Player:
                 self.repetitions += done
                 self.busy_s += spent
             if self._left <= 1e-9 or self._left_s <= SAME_TIME_S:
-                self._next()
+                self._begin_next(self._spent_s)
 
-    def _next(self) -> None:
-        before, self._phase = self._spent_s, next(self._phases)
+    def _begin_next(self, before_s: float) -> None:
+        """Begin the next phase, after one that took so long."""
+        self._phase = next(self._phases)
         self._left, self._left_s, self._spent_s = self._phase.repetitions, self._phase.duration_s, 0.0
         if self._phase.pause_ratio is not None:
-            self._left_s = max(self._phase.pause_ratio * before, 2.0 * SAME_TIME_S)
+            self._left_s = max(self._phase.pause_ratio * before_s, 2.0 * SAME_TIME_S)

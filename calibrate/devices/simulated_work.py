@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.kernel_power import at_clock, clock_tree_power_w
@@ -76,7 +77,7 @@ class SimulatedWork:
     def table(self, limit_w: float) -> WorkTable:
         """Time and power at every clock under a power limit."""
         if limit_w not in self._tables:
-            self._tables[limit_w] = self._idle() if self.is_idle else self._busy(limit_w)
+            self._tables[limit_w] = self._idle() if self._costs is None else self._busy(self._costs, limit_w)
         return self._tables[limit_w]
 
     def _idle(self) -> WorkTable:
@@ -84,10 +85,8 @@ class SimulatedWork:
         count = len(tree)
         return WorkTable([1.0] * count, tree, [(w, 0.0, 0.0) for w in tree], 0.0, [False] * count)
 
-    def _busy(self, limit_w: float) -> WorkTable:
-        gpu, costs = self._gpu, self._costs
-        if costs is None:  # pragma: no cover - table() asks only for busy work
-            raise ValueError("idle work has no kernels")
+    def _busy(self, costs: Costs, limit_w: float) -> WorkTable:
+        gpu = self._gpu
         clocks, counts = gpu.clocks_mhz, np.array(self.counts, dtype=np.float64)
         plain = at_clock(costs, clocks[:, None], gpu)
         times = hold_at_peak(plain, clocks, limit_w * gpu["governor.peak_share"], gpu)

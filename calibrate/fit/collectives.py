@@ -13,7 +13,7 @@ from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.kernels.operators import Collective, Operator
+from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import at_clock
 
 Array = NDArray[np.float64]
@@ -24,9 +24,9 @@ LEAST_BYTES = 8e6
 TIME_NOISE, POWER_NOISE = 0.03, 0.03
 
 
-def collective_rows(rows: Sequence[Row]) -> list[tuple[Row, Operator]]:
+def collective_rows(rows: Sequence[Row]) -> list[tuple[Row, Collective]]:
     """Rows of collectives with a measured time."""
-    found: list[tuple[Row, Operator]] = []
+    found: list[tuple[Row, Collective]] = []
     for row in rows:
         work = operator_of(row.configuration)
         if len(work.operators) == 1 and isinstance(work.operators[0], Collective) and row.measured.time_s is not None:
@@ -51,7 +51,7 @@ def fit_collectives(
 ) -> tuple[GpuModel, Solution | None]:
     """Fit link, thread blocks and latency, and what waiting and a byte on the link cost."""
     gpu = gpu.with_values({name: p.start for name, p in priors.items()})
-    large = [(r, o) for r, o in collective_rows(rows) if getattr(o, "bytes", 0.0) >= LEAST_BYTES]
+    large = [(r, o) for r, o in collective_rows(rows) if o.bytes >= LEAST_BYTES]
     if not large:
         return gpu, None
     operators = [o for _, o in large]

@@ -82,10 +82,6 @@ def _family(work: Work, gpu: GpuModel) -> str | None:
     return FAMILIES[of.pop()] if len(of) == 1 else None
 
 
-def _kernel(work: Work) -> tuple[Operator, ...]:
-    return tuple(map(_without_tiles, work.operators))
-
-
 def _without_tiles(operator: Operator) -> Operator:
     """The kernel without its tiles and values."""
     if isinstance(operator, Gemm):
@@ -143,10 +139,10 @@ def discrepancies(rows: Sequence[Row], fit: Callable[[Sequence[Row]], GpuModel])
         held = [row for row, key in zip(rows, keys, strict=True) if fold_of[key] == fold]
         for family, miss in held_out_misses(held, gpu):
             misses.setdefault(family, []).append(miss)
-    tables: Discrepancies = {}
-    for table, its_own in (("kernel", False), ("collective", True)):
-        tables[table] = _of_families({f: of for f, of in misses.items() if f.startswith("collective") == its_own})
-    return tables
+    return {
+        table: _of_families({f: of for f, of in misses.items() if f.startswith("collective") == its_own})
+        for table, its_own in (("kernel", False), ("collective", True))
+    }
 
 
 def estimated_forms(rows: Sequence[Row], gpu: GpuModel, families: Collection[str]) -> dict[str, dict[str, float]]:
@@ -222,4 +218,7 @@ def _misses_of_card(data: HeldOut, places: Sequence[int], gpu: GpuModel) -> list
         np.log(forecast.demand_w / power),
     )
     columns = np.stack([*off, *spreads, held], axis=1).tolist()
-    return [(str(data.families[i]), Miss(_kernel(data.work[i]), *row)) for i, row in zip(places, columns, strict=True)]
+    return [
+        (str(data.families[i]), Miss(tuple(map(_without_tiles, data.work[i].operators)), *row))
+        for i, row in zip(places, columns, strict=True)
+    ]

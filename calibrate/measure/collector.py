@@ -7,7 +7,12 @@ was collected. Pulsed work needs it densely all the same: a history that is not 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample, history_of
+
+#: Samples, and the card's power history beside them.
+Read: TypeAlias = tuple[list[Sample], list[PowerReading]]
 
 #: Mean time between two samples, with the counter and without it [s].
 PERIOD_S, CHEAP_PERIOD_S = 0.02, 0.06
@@ -72,7 +77,7 @@ class Collector:
         if self.history_step_s is not None and now >= self._asked_s + self.history_step_s:
             self._read_history()
 
-    def take(self) -> tuple[list[Sample], list[PowerReading]]:
+    def take(self) -> Read:
         """What was read since the last call."""
         found = self._samples, self._readings
         self._samples, self._readings = [], []

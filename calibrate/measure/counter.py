@@ -1,9 +1,9 @@
-"""When an energy counter moved: readings only bracket each step, but the steps of a counter are regular.
+"""When an energy counter moved, and whether it can be believed.
 
-Between two readings the counter either moved or it did not. A reading every 20 ms tells the time of one step to 20 ms,
-too coarse for a window of 2.5 s. Steps at ``t0 + k·T`` that all lie inside their brackets leave a small polygon of
-``(t0, T)``; the polygon's centre is the estimate and its extent the uncertainty. A counter without such a regular step
-is timed by the brackets alone.
+Readings only bracket each step, but the steps of a counter are regular: between two readings it either moved or it did
+not. A reading every 20 ms tells the time of one step to 20 ms, too coarse for a window of 2.5 s. Steps at ``t0 + k·T``
+that all lie inside their brackets leave a small polygon of ``(t0, T)``; the polygon's centre is the estimate and its
+extent the uncertainty. A counter without such a regular step is timed by the brackets alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.devices.protocol import Sample
+from joulecast.calibrate.measure.faults import FaultError, Reason
 
 Array = NDArray[np.float64]
 
@@ -27,6 +29,13 @@ _LATEST = 1.1
 _STEADY = 0.1
 #: Fewest steps that make a grid.
 _LEAST_STEPS = 5
+#: A counter that does not move for so long under way stands still [s].
+STILL_S = 1.0
+#: A step of the counter jumps if it is so many times as high, and as steep, as the median one; work and pauses of
+#: pulses differ by less.
+JUMP = 20.0
+#: Steps from which on a median tells.
+LEAST_MOVES = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,3 +190,56 @@ def _polygon(order: Array, low: Array, high: Array) -> Array:
         when = start + k * step
         inside &= (when >= least - 1e-9) & (when <= most + 1e-9)
     return np.stack([start[inside], step[inside]], axis=1)
+
+
+def check_counter(samples: Sequence[Sample]) -> None:
+    """Refuse a counter that gives no value, runs backward or stands still.
+
+    Raises
+    ------
+    FaultError
+        It does.
+    """
+    if not samples:
+        raise FaultError(Reason.NO_READINGS, "the energy counter gives no value")
+    energy = np.array([s.energy_j for s in samples], dtype=np.float64)
+    change = np.diff(energy)
+    back = np.flatnonzero(change < 0.0)
+    if len(back):
+        raise FaultError(
+            Reason.COUNTER_BACKWARD,
+            f"the energy counter ran backward by {-change[back[0]]:g} J",
+            remedy="Update the driver, or measure with polled power.",
+        )
+    moved = np.concatenate([[0], np.flatnonzero(change) + 1, [len(samples)]])
+    still_s = max(samples[b - 1].time_s - samples[a].time_s for a, b in pairwise(moved.tolist()))
+    if still_s >= STILL_S:
+        raise FaultError(
+            Reason.COUNTER_STILL,
+            f"the energy counter stood still for {still_s:.1f} s",
+            remedy="Update the driver, or measure the other die of a card that has two.",
+        )
+
+
+def check_jumps(samples: Sequence[Sample]) -> None:
+    """Refuse a counter that jumped between samples of work.
+
+    Raises
+    ------
+    FaultError
+        It did.
+    """
+    time, energy = np.array([(s.time_s, s.energy_j) for s in samples], dtype=np.float64).reshape(-1, 2).T
+    moved = np.flatnonzero(np.diff(energy)) + 1
+    if len(moved) < LEAST_MOVES:
+        return
+    gained = np.diff(energy[moved])
+    rate = gained / np.diff(time[moved])
+    steep = np.minimum(rate / np.median(rate), gained / np.median(gained))
+    worst = int(np.argmax(steep))
+    if steep[worst] > JUMP:
+        raise FaultError(
+            Reason.COUNTER_JUMPED,
+            f"the energy counter jumped by {gained[worst]:g} J, others of its steps are of {np.median(gained):.3g} J",
+            remedy="Where it does so in most windows, update the driver or take another card.",
+        )

@@ -77,11 +77,11 @@ def measured_row(
     if op not in UNTIMED_OPS:
         row |= {"time_s": time.value, "measured_time_sd": time.error}
     if not beside:
-        row |= _of_cards("power_w", [p.value for p in power])
+        row |= of_cards("power_w", [p.value for p in power])
     elif len(power) == 1:
         row["measured_loop_power_w"] = power[0].value
-    row |= _of_cards("sm_clock_mhz", [_median_clock_mhz(takes, card) for card in cards])
-    row |= _of_cards("gpu_temp_c", [_mean(takes, card, "temperature_c") for card in cards])
+    row |= of_cards("sm_clock_mhz", [_median_clock_mhz(takes, card) for card in cards])
+    row |= of_cards("gpu_temp_c", [_mean(takes, card, "temperature_c") for card in cards])
     row["power_cap_fraction"] = float(np.mean([_share(takes, card, "power_limit") for card in cards]))
     if op not in (*UNTIMED_OPS, *PULSED_OPS) and not beside:
         row["energy_j"] = sum(p.value for p in power) * time.value
@@ -114,9 +114,7 @@ def _details(takes: Sequence[Take], cards: range, spoilt: int) -> dict[str, Any]
         "measured_polled_power_w": _joint([_mean(takes, card, "polled_power_w") for card in cards]),
         "measured_reasons": {name: float(np.mean([_share(takes, card, name) for card in cards])) for name in reasons},
         "measured_energy_source": "+".join(sorted({w.source for take in takes for w in take.windows})),
-        "measured_history_over_counter": _joint(
-            [take.windows[card].over_counter for take in takes[-1:] for card in cards]
-        ),
+        "measured_history_over_counter": _joint([window.over_counter for window in takes[-1].windows]),
     }
     for name in components:
         found[f"measured_{name}_w"] = _joint([_component(takes, card, name) for card in cards])
@@ -255,7 +253,7 @@ def _median_clock_mhz(takes: Sequence[Take], card: int) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def _of_cards(key: str, values: Sequence[float | None]) -> dict[str, Any]:
+def of_cards(key: str, values: Sequence[float | None]) -> dict[str, Any]:
     """A field of one card, or the list of several."""
     return {key: values[0]} if len(values) == 1 else {f"{key}_per_gpu": list(values)}
 

@@ -51,7 +51,7 @@ class Recorder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
         try:
             lock(self._file, self.path, "records into this file", "Wait for its end, or choose another folder.")
             self._open(card)
@@ -129,7 +129,7 @@ class Recorder:
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, before)
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
 
     def close(self) -> None:
         """Let go of the file; what was written stays usable and can be continued."""
@@ -152,7 +152,8 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(sep="T", timespec="seconds")
 
 
-def _unwritable(path: Path, error: OSError) -> InputError:
+def unwritable(path: str | Path, error: OSError) -> InputError:
+    """A file that what was measured cannot be written to."""
     return InputError(
         f"cannot be written: {error.strerror}", file=str(path), remedy="Choose a folder that is yours and has room."
     )

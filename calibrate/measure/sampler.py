@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from joulecast.calibrate.devices.card_process import CardProcess
-from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
-from joulecast.calibrate.measure.collector import PERIOD_S, Collector
+from joulecast.calibrate.devices.protocol import Device, PowerReading
+from joulecast.calibrate.measure.collector import PERIOD_S, Collector, Read
 from joulecast.calibrate.measure.sampling_process import unpacked
 
 #: What the sampling process runs.
@@ -41,14 +41,11 @@ class Sampler(Protocol):
             Read the energy counter in every sample, and no power history. So it is anyway where there is no history.
         """
 
-    def take(self) -> list[Sample]:
-        """Samples since the start or the last call."""
+    def take(self) -> Read:
+        """What was read since the start or the last call."""
 
-    def take_history(self) -> list[PowerReading]:
-        """The power history up to the last :meth:`take` or :meth:`stop`, since the start or the last call."""
-
-    def stop(self) -> list[Sample]:
-        """End; the samples since the last call."""
+    def stop(self) -> Read:
+        """End; what was read since the last call."""
 
     def close(self) -> None:
         """Let go of the card."""
@@ -66,7 +63,6 @@ class VirtualSampler:
 
     def __init__(self, device: Any) -> None:
         self._device, self._collector = device, Collector(device)
-        self._readings: list[PowerReading] = []
         self._end: Callable[[], None] | None = None
 
     @property
@@ -77,25 +73,17 @@ class VirtualSampler:
     def start(self, *, dense_counter: bool = False) -> None:
         """Begin; forgets older samples."""
         self._watch_no_more()
-        self._readings = []
         self._collector.start(dense_counter=dense_counter)
         self._end = self._device.watch(_OFF_BEAT * self._collector.period_s, self._collector.read)
 
-    def take(self) -> list[Sample]:
-        """Samples since the start or the last call."""
+    def take(self) -> Read:
+        """What was read since the start or the last call."""
         if self._end is not None:
             self._collector.finish()
-        samples, readings = self._collector.take()
-        self._readings += readings
-        return samples
+        return self._collector.take()
 
-    def take_history(self) -> list[PowerReading]:
-        """The power history since the start or the last call."""
-        found, self._readings = self._readings, []
-        return found
-
-    def stop(self) -> list[Sample]:
-        """End; the samples since the last call."""
+    def stop(self) -> Read:
+        """End; what was read since the last call."""
         if self._watch_no_more():
             self._collector.finish()
         return self.take()
@@ -120,8 +108,6 @@ class ProcessSampler:
     ----------
     locator
         Of the card, as :func:`joulecast.calibrate.devices.open_device` takes it.
-    period_s
-        Least mean time between two samples [s].
 
     Attributes
     ----------
@@ -136,44 +122,37 @@ class ProcessSampler:
         The process cannot open the card.
     """
 
-    def __init__(self, locator: str, period_s: float = PERIOD_S) -> None:
-        self._process = CardProcess(SAMPLING, locator, period_s)
+    def __init__(self, locator: str) -> None:
+        self._process = CardProcess(SAMPLING, locator, PERIOD_S)
         self._asked = 0
-        self._readings: list[PowerReading] = []
         self.core_share = 0.0
         self.history_step_s: float | None = self._process.first_answer()["history_step_s"]
 
     def start(self, *, dense_counter: bool = False) -> None:
         """Begin; forgets older samples."""
         self._ask("start-dense" if dense_counter else "start")
-        self._readings = []
 
-    def take(self) -> list[Sample]:
-        """Samples since the start or the last call."""
+    def take(self) -> Read:
+        """What was read since the start or the last call."""
         return self._ask("take")
 
-    def stop(self) -> list[Sample]:
-        """End; the samples since the last call."""
+    def stop(self) -> Read:
+        """End; what was read since the last call."""
         return self._ask("stop")
-
-    def take_history(self) -> list[PowerReading]:
-        """The power history up to the last answer, since the start or the last call."""
-        found, self._readings = self._readings, []
-        return found
 
     def close(self) -> None:
         """End the process."""
         self._process.close()
 
-    def _ask(self, command: str) -> list[Sample]:
+    def _ask(self, command: str) -> Read:
         self._asked += 1
         self._process.say(f"{command} {self._asked}")
         answer = self._process.answer(ANSWER_TIMEOUT_S)
         while answer["to"] != self._asked:  # of a question whose asker was interrupted
             answer = self._process.answer(ANSWER_TIMEOUT_S)
-        self._readings += [PowerReading(*values) for values in answer["history"]]
         self.core_share = float(answer["core_share"])
-        return [unpacked(values) for values in answer["samples"]]
+        samples = [unpacked(values) for values in answer["samples"]]
+        return samples, [PowerReading(*values) for values in answer["history"]]
 
 
 class SamplerPool:

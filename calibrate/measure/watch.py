@@ -62,9 +62,10 @@ class Watch:
     def read(self) -> None:
         """Take what the samplers have read."""
         for sampler, samples, powers in zip(self._samplers, self._samples, self._powers, strict=True):
-            samples += sampler.take()
+            new, readings = sampler.take()
+            samples += new
             if powers is not None:
-                powers += sampler.take_history()
+                powers += readings
 
     def drift(self, since_s: float) -> float:
         """Largest change of a card's power or clock since a time, beyond what it scatters."""
@@ -123,6 +124,6 @@ class Watch:
         """Median power that each card's samples since the last reading show after a time [W]."""
         found: list[float | None] = []
         for sampler in self._samplers:
-            late = [s.power_w for s in sampler.take() if s.time_s > begin_s and s.power_w is not None]
+            late = [s.power_w for s in sampler.take()[0] if s.time_s > begin_s and s.power_w is not None]
             found.append(float(np.median(late)) if late else None)
         return found

@@ -12,23 +12,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from joulecast.calibrate.devices.protocol import PowerReading, Sample
-from joulecast.calibrate.measure.counter import Steps, counter_steps
+from joulecast.calibrate.measure.counter import Steps, check_counter, check_jumps, counter_steps
 from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.measure.history_window import HistoryWindow, batch_error, history_window, over_counter
 from joulecast.calibrate.measure.settings import MeasureSettings
 
-#: A counter that does not move for so long under way stands still [s].
-STILL_S = 1.0
-#: A step of the counter jumps if it is so many times as high, and as steep, as the median one; work and pauses of
-#: pulses differ by less.
-JUMP = 20.0
-#: Steps from which on a median tells.
-LEAST_MOVES = 6
 #: Length of a batch of polled power, longer than what sensors average over [s].
 POLLED_BATCH_S, AVERAGED_BATCH_S = 0.5, 1.25
 
@@ -124,14 +116,14 @@ def cut_window(
         raise FaultError(Reason.DRIVER_STALLED, f"no reading in {end_s - start_s:.1f} s")
     if energy_counter:
         counted = [s for s in samples if s.energy_j is not None]
-        _check_counter(counted)
+        check_counter(counted)
     stall = _check_stalls(inside, start_s, end_s, settings)
     apart: tuple[float | None, float] = (None, math.inf)
     if history is not None:
         cut = _by_history(inside, history_window(history, start_s, end_s, settings, period_s))
         apart = over_counter(samples, history)
     elif energy_counter:
-        _check_jumps([s for s in counted if start_s <= s.time_s <= end_s])
+        check_jumps([s for s in counted if start_s <= s.time_s <= end_s])
         cut = _by_counter(counted, counter_steps(counted, start_s, end_s), settings, period_s)
     else:
         cut = _by_polling(inside, settings, period_s)
@@ -203,45 +195,6 @@ def _by_counter(counted: Sequence[Sample], steps: Steps, settings: MeasureSettin
         counted[steps.sample[first]],
         counted[steps.sample[last]],
     )
-
-
-def _check_counter(samples: Sequence[Sample]) -> None:
-    if not samples:
-        raise FaultError(Reason.NO_READINGS, "the energy counter gives no value")
-    energy = np.array([s.energy_j for s in samples], dtype=np.float64)
-    change = np.diff(energy)
-    back = np.flatnonzero(change < 0.0)
-    if len(back):
-        raise FaultError(
-            Reason.COUNTER_BACKWARD,
-            f"the energy counter ran backward by {-change[back[0]]:g} J",
-            remedy="Update the driver, or measure with polled power.",
-        )
-    moved = np.concatenate([[0], np.flatnonzero(change) + 1, [len(samples)]])
-    still_s = max(samples[b - 1].time_s - samples[a].time_s for a, b in pairwise(moved.tolist()))
-    if still_s >= STILL_S:
-        raise FaultError(
-            Reason.COUNTER_STILL,
-            f"the energy counter stood still for {still_s:.1f} s",
-            remedy="Update the driver, or measure the other die of a card that has two.",
-        )
-
-
-def _check_jumps(samples: Sequence[Sample]) -> None:
-    time, energy = np.array([(s.time_s, s.energy_j) for s in samples], dtype=np.float64).reshape(-1, 2).T
-    moved = np.flatnonzero(np.diff(energy)) + 1
-    if len(moved) < LEAST_MOVES:
-        return
-    gained = np.diff(energy[moved])
-    rate = gained / np.diff(time[moved])
-    steep = np.minimum(rate / np.median(rate), gained / np.median(gained))
-    worst = int(np.argmax(steep))
-    if steep[worst] > JUMP:
-        raise FaultError(
-            Reason.COUNTER_JUMPED,
-            f"the energy counter jumped by {gained[worst]:g} J, others of its steps are of {np.median(gained):.3g} J",
-            remedy="Where it does so in most windows, update the driver or take another card.",
-        )
 
 
 def _check_stalls(inside: Sequence[Sample], start_s: float, end_s: float, settings: MeasureSettings) -> float:

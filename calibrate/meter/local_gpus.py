@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from joulecast.calibrate.devices import locator_of, open_device
 from joulecast.calibrate.devices.protocol import Device
+from joulecast.calibrate.measure.measured_row import of_cards
 from joulecast.calibrate.microbenchmarks.torch_backend import card_locator
 from joulecast.errors import InputError
 
@@ -46,9 +47,7 @@ class LocalGpus:
         """Fields of a row: the most that PyTorch's tensors have taken of each card; none where it runs on none."""
         torch = _torch()
         peaks = [] if torch is None else [int(torch.cuda.max_memory_allocated(index)) for index in self.indices]
-        if not peaks:
-            return {}
-        return {"peak_mem_bytes": peaks[0]} if len(peaks) == 1 else {"peak_mem_bytes_per_gpu": peaks}
+        return of_cards("peak_mem_bytes", peaks) if peaks else {}
 
     def close(self) -> None:
         """Close what was opened here."""

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecast.calibrate.measure.recorder import unwritable
 from joulecast.calibrate.meter.metered_row import PARTIAL
 from joulecast.calibrate.rows.measured import largest_of_present, mean_of_present, sum_or_none
-from joulecast.errors import InputError
 from joulecast.extras import data_frame
 from joulecast.files import write_all
 from joulecast.simulator.iteration.result import Iteration, RankForecast
@@ -108,8 +108,7 @@ class MeterResult:
             finally:
                 os.close(file)
         except OSError as error:
-            remedy = "Choose a folder that is yours and has room."
-            raise InputError(f"cannot be written: {error.strerror}", file=str(path), remedy=remedy) from error
+            raise unwritable(path, error) from error
 
     def __str__(self) -> str:
         """A table, and what is odd about it."""

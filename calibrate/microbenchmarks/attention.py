@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, allocating_kernel
 from joulecast.errors import MeasurementError
 
 
@@ -18,7 +18,6 @@ def build(bench: Bench) -> Kernel:
     causal, grouped = bool(bench.row.get("causal", True)), bench.whole("Hq") != bench.whole("Hkv")
     attend = bench.torch.nn.functional.scaled_dot_product_attention
     select = _selector(bench)
-    held: list[Any] = []
 
     def forward() -> Any:
         with select():
@@ -26,23 +25,15 @@ def build(bench: Bench) -> Kernel:
 
     direction = str(bench.row.get("direction") or "fwd")
     if direction == "fwd":
-
-        def once() -> None:
-            with bench.torch.no_grad():
-                held[:] = [forward()]
-
-        return Kernel(once, result=lambda: held[0])
+        return allocating_kernel(bench.torch.no_grad()(forward))
     if direction != "bwd":
         raise MeasurementError(f"{bench.name}: unknown direction {direction!r}", key="direction")
-    for tensor in (query, key, value):
+    inputs = (query, key, value)
+    for tensor in inputs:
         tensor.requires_grad_(True)
     output = forward()
     incoming = bench.values(*output.shape)
-
-    def backward() -> None:
-        held[:] = bench.torch.autograd.grad(output, (query, key, value), incoming, retain_graph=True)
-
-    return Kernel(backward, result=lambda: tuple(held))
+    return allocating_kernel(lambda: bench.torch.autograd.grad(output, inputs, incoming, retain_graph=True))
 
 
 def _inputs(bench: Bench) -> tuple[Any, Any, Any]:

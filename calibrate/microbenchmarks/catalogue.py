@@ -22,7 +22,7 @@ MEMORY_SHARE = 0.6
 UNKNOWN_MEMORY_BYTES = 16 << 30
 
 
-def single_gpu(facts: CardFacts | None = None, *, memory_bytes: int | None = None) -> tuple[Microbenchmark, ...]:
+def single_gpu(facts: CardFacts | None = None) -> tuple[Microbenchmark, ...]:
     """Microbenchmarks of one card, those left out that its memory or its maker rules out.
 
     What else they need stands in ``needs``; the runner knows what there is.
@@ -31,10 +31,8 @@ def single_gpu(facts: CardFacts | None = None, *, memory_bytes: int | None = Non
     ----------
     facts
         What the card says about itself.
-    memory_bytes
-        Its memory, where the facts do not tell.
     """
-    memory = (facts.memory_bytes if facts else None) or memory_bytes or UNKNOWN_MEMORY_BYTES
+    memory = (facts.memory_bytes if facts else None) or UNKNOWN_MEMORY_BYTES
     amd = facts is not None and facts.vendor.casefold() == "amd"
     return tuple(
         benchmark
@@ -193,7 +191,7 @@ def _tiles() -> Iterator[Microbenchmark]:
             name = "_".join(str(v) for v in ("tile_mm", m, n, k, *tile, warps, stages))
             yield _named("tile", name, forms.tile_gemm_row(m, n, k, tile, warps, stages), "triton")
     for tile_rows, warps in listed.NORM_TILES:
-        row = forms.tile_rmsnorm_row(65536, 4096, tile_rows, warps)
+        row = forms.tile_whole_rows_row("tile_rmsnorm", 65536, 4096, tile_rows, warps)
         yield _named("tile", f"tile_rms_{tile_rows}_{warps}", row, "triton")
     for tile_rows, tile_columns, warps in listed.MIN_TILES:
         row = forms.tile_reduce_min_row(524288, 1024, tile_rows, tile_columns, warps)
@@ -234,5 +232,5 @@ def _beside() -> Iterator[Microbenchmark]:
     for companion in ("randn", "zeros", "none"):
         for one in alone:
             name = f"{one.name}_beside_{companion}"
-            row = {**forms.beside(one.row, companion), "name": name}
+            row = {**one.row, "companion": companion, "name": name}
             yield Microbenchmark(name, row, f"companion.{companion}", one.needs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
+from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel, allocating_kernel
 from joulecast.errors import MeasurementError
 
 #: How PyTorch is told what to do with 32-bit products.
@@ -78,12 +78,7 @@ def _scaled(bench: Bench) -> Kernel:
         raise MeasurementError(f"{bench.name}: products of fp8 exist in layout tn only", key="layout")
     left, right = bench.values(m, k), bench.values(n, k).t()
     one = torch.ones((), device=bench.device, dtype=torch.float32)
-    held: list[Any] = []
-
-    def once() -> None:
-        held[:] = [torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)]
-
-    return Kernel(once, result=lambda: held[0])
+    return allocating_kernel(lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16))
 
 
 def _with_precision(torch: Any, dtype: str, once: Callable[[], Any]) -> Callable[[], Any]:

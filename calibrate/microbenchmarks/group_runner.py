@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from joulecast.calibrate.microbenchmarks.engine import BATCH_S, ESTIMATE_S, MOST_LAUNCHES, engine_for, keep_filled
+from joulecast.calibrate.microbenchmarks.engine import (
+    BATCH_S,
+    ESTIMATE_S,
+    MOST_LAUNCHES,
+    engine_for,
+    keep_filled,
+    launches_for,
+)
 from joulecast.calibrate.microbenchmarks.group_work import Ranks, work_of
 from joulecast.calibrate.microbenchmarks.kernel import Bench
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
@@ -140,7 +147,7 @@ class GroupLoad:
         MeasurementError
             It failed on some member.
         """
-        count = max(1, min(MOST_LAUNCHES, round(BATCH_S / self._once_s)))
+        count = launches_for(BATCH_S, self._once_s)
         batches = max(1, round(duration_s / (count * self._once_s)))
         return count * batches, self._measured(count, batches)
 

@@ -170,7 +170,7 @@ def _overlap(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     if part == "layer":
         outputs: list[Any] = []
         once = _layer(bench, ranks, group, parts, x, mode, outputs)
-        return _no_grad(bench, once, outputs)
+        return _eager(bench.torch.no_grad()(once), outputs)
     if part not in ("attn", "mlp"):
         raise MeasurementError(f"{bench.name}: unknown part {part!r}", key="part")
     compute = parts.attention if part == "attn" else parts.mlp
@@ -197,7 +197,7 @@ def _overlap(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
     modes = {"compute": lambda: compute(x), "sequential": sequential, "overlap": overlap if scope == "all" else late}
     if mode not in modes:
         raise MeasurementError(f"{bench.name}: unknown mode {mode!r}", key="mode")
-    return _no_grad(bench, modes[mode], summed.buffer)
+    return _eager(bench.torch.no_grad()(modes[mode]), summed.buffer)
 
 
 def _layer(
@@ -259,11 +259,3 @@ def _beside_gather(bench: Bench, ranks: Ranks, group: Any) -> Kernel:
             work.wait()
 
     return _eager(once, (out, whole))
-
-
-def _no_grad(bench: Bench, once: Callable[[], Any], out: Any) -> Kernel:
-    def inside() -> None:
-        with bench.torch.no_grad():
-            once()
-
-    return _eager(inside, out)

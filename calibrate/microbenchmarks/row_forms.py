@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Gemm
@@ -195,11 +194,6 @@ def tile_attention_row(
     return {**row, "op": "tile_attention", **sides}
 
 
-def tile_rmsnorm_row(rows: int, hidden: int, tile_rows: int, warps: int) -> Row:
-    """An RMS norm that takes ``tile_rows`` whole rows at a time."""
-    return tile_whole_rows_row("tile_rmsnorm", rows, hidden, tile_rows, warps)
-
-
 def tile_whole_rows_row(op: str, rows: int, hidden: int, tile_rows: int, warps: int) -> Row:
     """A norm or a softmax that takes ``tile_rows`` whole rows at a time."""
     size = float(2 * ELEMENT * rows * hidden)
@@ -253,8 +247,3 @@ def idle_row(awake_every_s: float | None = None) -> Row:
     """Nothing; or a tiny kernel now and then that keeps the clock up."""
     row: Row = {"op": "idle", "dtype": "bf16"}
     return row if awake_every_s is None else {**row, "awake_every_s": awake_every_s}
-
-
-def beside(row: Mapping[str, Any], companion: str) -> Row:
-    """The same kernel in groups between large products of ``randn`` or ``zeros``, or between pauses (``none``)."""
-    return {**row, "companion": companion}

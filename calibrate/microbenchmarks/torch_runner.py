@@ -36,7 +36,7 @@ class TorchLoad:
         runs: Runs,
         name: str,
         row: Mapping[str, Any],
-        counter: ClockCounter | None = None,
+        counter: ClockCounter | None,
     ) -> None:
         self._torch, self._engine, self._name, self.row = torch, engine, name, row
         self._runs: Runs | None = runs
@@ -91,7 +91,7 @@ class TorchRunner:
         PyTorch is missing, or it does not see the device.
     """
 
-    def __init__(self, device: str = "cuda:0") -> None:
+    def __init__(self, device: str) -> None:
         self._torch = load_torch()
         try:
             self._device = self._torch.device(device)

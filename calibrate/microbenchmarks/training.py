@@ -23,16 +23,12 @@ def build(bench: Bench) -> Kernel:
     return maker(bench, rows, columns)
 
 
-def _unary(name: str) -> Callable[[Bench, int, int], Kernel]:
+def _into_buffer(name: str, operands: int) -> Callable[[Bench, int, int], Kernel]:
+    """An element-wise function of PyTorch that writes into a buffer."""
+
     def make(bench: Bench, rows: int, columns: int) -> Kernel:
-        return kernel_into(bench, getattr(bench.torch, name), bench.values(rows, columns))
-
-    return make
-
-
-def _binary(name: str) -> Callable[[Bench, int, int], Kernel]:
-    def make(bench: Bench, rows: int, columns: int) -> Kernel:
-        return kernel_into(bench, getattr(bench.torch, name), bench.values(rows, columns), bench.values(rows, columns))
+        sources = [bench.values(rows, columns) for _ in range(operands)]
+        return kernel_into(bench, getattr(bench.torch, name), *sources)
 
     return make
 
@@ -49,7 +45,7 @@ def _halves(bench: Bench, rows: int, columns: int) -> tuple[Any, Any]:
 
 def _strided_unary(bench: Bench, rows: int, columns: int) -> Kernel:
     gate, _ = _halves(bench, rows, columns)
-    return allocating_kernel(lambda: bench.torch.nn.functional.silu(gate))
+    return _forward(bench.torch.nn.functional.silu, gate)
 
 
 def _strided_binary(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -59,7 +55,7 @@ def _strided_binary(bench: Bench, rows: int, columns: int) -> Kernel:
 
 def _strided_silu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
     gate, _ = _halves(bench, rows, columns)
-    return _gradient(bench, bench.torch.nn.functional.silu, (gate,), ())
+    return _gradient(bench, bench.torch.nn.functional.silu, (gate,))
 
 
 def _cat(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -69,11 +65,15 @@ def _cat(bench: Bench, rows: int, columns: int) -> Kernel:
     return Kernel(lambda: bench.torch.cat((left, right), dim=-1, out=out), result=lambda: out)
 
 
+def _forward(function: Callable[..., Any], *sources: Any) -> Kernel:
+    return allocating_kernel(lambda: function(*sources))
+
+
 def _gradient(
     bench: Bench,
     function: Callable[..., Any],
     active: tuple[Any, ...],
-    constant: tuple[Any, ...],
+    constant: tuple[Any, ...] = (),
     *,
     capture: bool = True,
 ) -> Kernel:
@@ -96,18 +96,15 @@ def _layer_norm(bench: Bench) -> Callable[[Any, Any, Any], Any]:
 
 
 def _rmsnorm(bench: Bench, rows: int, columns: int) -> Kernel:
-    norm, source, weight = _rms_norm(bench), bench.values(rows, columns), bench.values(columns)
-    return allocating_kernel(lambda: norm(source, weight))
+    return _forward(_rms_norm(bench), bench.values(rows, columns), bench.values(columns))
 
 
 def _layernorm(bench: Bench, rows: int, columns: int) -> Kernel:
-    norm, source = _layer_norm(bench), bench.values(rows, columns)
-    weight, offset = bench.values(columns), bench.values(columns)
-    return allocating_kernel(lambda: norm(source, weight, offset))
+    return _forward(_layer_norm(bench), bench.values(rows, columns), bench.values(columns), bench.values(columns))
 
 
 def _rmsnorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _gradient(bench, _rms_norm(bench), (bench.values(rows, columns), bench.values(columns)), ())
+    return _gradient(bench, _rms_norm(bench), (bench.values(rows, columns), bench.values(columns)))
 
 
 def _rmsnorm_backward_input(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -116,7 +113,7 @@ def _rmsnorm_backward_input(bench: Bench, rows: int, columns: int) -> Kernel:
 
 def _layernorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
     active = (bench.values(rows, columns), bench.values(columns), bench.values(columns))
-    return _gradient(bench, _layer_norm(bench), active, ())
+    return _gradient(bench, _layer_norm(bench), active)
 
 
 def _softmax(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -125,12 +122,11 @@ def _softmax(bench: Bench, rows: int, columns: int) -> Kernel:
 
 
 def _gelu(bench: Bench, rows: int, columns: int) -> Kernel:
-    source = bench.values(rows, columns)
-    return allocating_kernel(lambda: bench.torch.nn.functional.gelu(source))
+    return _forward(bench.torch.nn.functional.gelu, bench.values(rows, columns))
 
 
 def _gelu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _gradient(bench, bench.torch.nn.functional.gelu, (bench.values(rows, columns),), ())
+    return _gradient(bench, bench.torch.nn.functional.gelu, (bench.values(rows, columns),))
 
 
 def _bias_reduce(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -140,7 +136,7 @@ def _bias_reduce(bench: Bench, rows: int, columns: int) -> Kernel:
 
 def _cross_entropy(bench: Bench, rows: int, columns: int) -> Kernel:
     logits, target = bench.values(rows, columns), bench.whole_values(columns, (rows,))
-    return allocating_kernel(lambda: bench.torch.nn.functional.cross_entropy(logits, target))
+    return _forward(bench.torch.nn.functional.cross_entropy, logits, target)
 
 
 def _cross_entropy_backward(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -151,7 +147,7 @@ def _cross_entropy_backward(bench: Bench, rows: int, columns: int) -> Kernel:
 def _embedding(bench: Bench, rows: int, columns: int) -> Kernel:
     table = bench.values(int(bench.row.get("vocabulary") or VOCABULARY), columns)
     tokens = bench.whole_values(table.shape[0], (rows,))
-    return allocating_kernel(lambda: bench.torch.nn.functional.embedding(tokens, table))
+    return _forward(bench.torch.nn.functional.embedding, tokens, table)
 
 
 def _embedding_backward(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -159,11 +155,7 @@ def _embedding_backward(bench: Bench, rows: int, columns: int) -> Kernel:
     functional = bench.torch.nn.functional
     tokens = bench.whole_values(rows, (max(1, int(bench.row["elements"]) // columns),))
     table = bench.values(rows, columns)
-    return _gradient(bench, lambda t: functional.embedding(tokens, t), (table,), (), capture=False)
-
-
-def _adamw(bench: Bench, rows: int, columns: int) -> Kernel:
-    return streaming.adamw_step(bench, rows, columns)
+    return _gradient(bench, lambda t: functional.embedding(tokens, t), (table,), capture=False)
 
 
 def _zero(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -173,9 +165,9 @@ def _zero(bench: Bench, rows: int, columns: int) -> Kernel:
 
 _MAKERS: dict[str, Callable[[Bench, int, int], Kernel]] = {
     "copy": _copy,
-    "exp": _unary("exp"),
-    "add": _binary("add"),
-    "mul": _binary("mul"),
+    "exp": _into_buffer("exp", 1),
+    "add": _into_buffer("add", 2),
+    "mul": _into_buffer("mul", 2),
     "cat": _cat,
     "strided_unary": _strided_unary,
     "strided_binary": _strided_binary,
@@ -193,6 +185,6 @@ _MAKERS: dict[str, Callable[[Bench, int, int], Kernel]] = {
     "cross_entropy_backward": _cross_entropy_backward,
     "embedding": _embedding,
     "embedding_backward": _embedding_backward,
-    "adamw_bf16": _adamw,
+    "adamw_bf16": streaming.adamw_step,
     "foreach_zero": _zero,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from joulecast.calibrate.power_profile.bins import Plan, layout_of
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.inverse import Estimate
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.protocol import Array
+from joulecast.calibrate.power_profile.protocol import WHOLE, Array
 from joulecast.calibrate.power_profile.resolve import Resolved, resolve
 from joulecast.calibrate.power_profile.result import Curve, KernelShare, MeanPower
 from joulecast.calibrate.power_profile.steady import EQUAL_POWER
@@ -51,6 +51,12 @@ class Analysis:
     width_s: Array
     points: Points
 
+    def with_components(self) -> Analysis:
+        """The same with the powers of the card's components."""
+        parts = [name for name in self.dataset.sensors if name not in WHOLE]
+        found = {name: self.dataset.estimate(self.layout, self.keep, [name]) for name in parts}
+        return replace(self, components=found)
+
     @property
     def pass_s(self) -> float:
         """Execution time of the golden runs [s]."""
@@ -72,8 +78,8 @@ class Analysis:
         return weights
 
 
-def analyse(dataset: Dataset, plan: Plan, whole: Sequence[str], parts: Sequence[str]) -> Analysis:
-    """Estimate everything that a dataset tells.
+def analyse(dataset: Dataset, plan: Plan) -> Analysis:
+    """Estimate all that a dataset tells of the whole card.
 
     Parameters
     ----------
@@ -81,13 +87,10 @@ def analyse(dataset: Dataset, plan: Plan, whole: Sequence[str], parts: Sequence[
         All series.
     plan
         How to cut them.
-    whole, parts
-        Channels of the whole card, and of components.
     """
     keep = dataset.golden()
     layout = layout_of(plan, dataset.kernel_times(keep))
-    estimate = dataset.estimate(layout, keep, whole)
-    components = {name: dataset.estimate(layout, keep, [name]) for name in parts}
+    estimate = dataset.estimate(layout, keep, dataset.whole)
     run = dataset.nominal(layout.run_edges, keep)
     starts, widths = [run[:-1]], [np.diff(run)]
     if plan.folded:
@@ -101,18 +104,8 @@ def analyse(dataset: Dataset, plan: Plan, whole: Sequence[str], parts: Sequence[
         widths.append(width)
     starts.append(layout.rest_edges_s)
     widths.append(np.append(np.diff(layout.rest_edges_s), np.inf))
-    points = stitch(dataset, whole[0], keep)
-    return Analysis(
-        dataset,
-        plan,
-        layout,
-        keep,
-        estimate,
-        components,
-        np.concatenate(starts),
-        np.concatenate(widths),
-        points,
-    )
+    points = stitch(dataset, dataset.whole[0], keep)
+    return Analysis(dataset, plan, layout, keep, estimate, {}, np.concatenate(starts), np.concatenate(widths), points)
 
 
 def curves_of(analysis: Analysis, precision: float) -> dict[str, Curve]:

@@ -15,11 +15,10 @@ from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.evaluate import duration, evaluate
 from joulecast.calibrate.power_profile.guidance import Guidance, guidance_for
 from joulecast.calibrate.power_profile.learn import SensorLearner
-from joulecast.calibrate.power_profile.protocol import WHOLE, Array, Bench
+from joulecast.calibrate.power_profile.protocol import Array, Bench
 from joulecast.calibrate.power_profile.resolve import PRECISION
 from joulecast.calibrate.power_profile.result import PowerProfile
 from joulecast.calibrate.power_profile.search import EndPowerMeter
-from joulecast.calibrate.power_profile.sensor import SensorFit
 from joulecast.calibrate.power_profile.steady import SteadyPower, find_steady_power, pass_times, steady_execution
 from joulecast.errors import MeasurementError
 
@@ -116,15 +115,14 @@ class Campaign:
         guidance = guidance_for(pass_s)
         self.say(f"an execution takes {pass_s * 1e6:.1f} µs and is steady from the {sse + 1}. on")
         learner = SensorLearner(self.bench, pass_s, self.random, self.say)
-        sensors = learner.learn(timing)
-        slowest, finest = _windows(sensors)
+        dataset = Dataset(self.kernels, sse, guidance.margin, (), (), learner.learn(timing))
+        slowest, finest = _windows(dataset)
         rest_s = REST_S + 1.2 * slowest
         wanted_s = self.options.resolution_s or wanted_resolution(guidance, finest)
-        meter = self._end_power_meter(sensors, kernel_s, sse, guidance.margin, wanted_s, rest_s)
+        meter = self._end_power_meter(dataset, kernel_s, wanted_s, rest_s)
         steady = self._steady_power(meter, meter.first_length(finest), sse)
         passes, told = self._passes(steady, pass_s, finest)
         plan = plan_bins(pass_s, guidance, finest, wanted_s, sse, steady if told else None, passes, rest_s)
-        dataset = Dataset(self.kernels, sse, guidance.margin, (), (), sensors)
         analysis = self._main_runs(dataset, plan, guidance)
         profile = evaluate(
             analysis,
@@ -132,31 +130,21 @@ class Campaign:
             guidance,
             self.bench.kernels,
             device,
-            meter.whole,
             end=None if told else steady.longest,
             precision=self.options.precision,
             outliers=self.options.outliers,
         )
         return replace(profile, warnings=(*profile.warnings, *learner.left_out, *self.cut_short))
 
-    def _end_power_meter(
-        self, sensors: dict[str, SensorFit], kernel_s: Array, sse: int, margin: float, wanted_s: float, rest_s: float
-    ) -> EndPowerMeter:
+    def _end_power_meter(self, dataset: Dataset, kernel_s: Array, wanted_s: float, rest_s: float) -> EndPowerMeter:
         """What measures power at the end of runs, by the sensors that see the whole card."""
-        period_s = max(fit.period_s for fit in sensors.values())
-        whole = [name for name in WHOLE if name in sensors]
         return EndPowerMeter(
             bench=self.bench,
-            sensors=sensors,
-            whole=whole,
-            reading_s=min(sensors[name].period_s for name in whole),
+            dataset=dataset,
             kernel_s=kernel_s,
-            sse=sse,
-            margin=margin,
             wanted_s=wanted_s,
             rest_s=rest_s,
-            period_s=period_s,
-            delays=lambda runs: self._delays(runs, rest_s, period_s),
+            delays=lambda runs: self._delays(runs, rest_s, dataset.period_s),
             say=self.say,
             until_s=self.bench.spent_s + SEARCH_SHARE * self.bench.left_s,
         )
@@ -201,35 +189,31 @@ class Campaign:
         """Runs in batches, until the points are dense enough and the resolution is reached, or time is up."""
         wanted = self.options.runs or guidance.runs
         most = wanted if self.options.runs else self.options.most_runs * wanted
-        whole = [name for name in WHOLE if name in dataset.sensors]
-        parts = [name for name in dataset.sensors if name not in WHOLE]
-        period = max(fit.period_s for fit in dataset.sensors.values())
-        usual = min(BATCH, max(math.ceil(BATCH_S / _run_s(plan, period)), FEWEST_RUNS))
+        usual = min(BATCH, max(math.ceil(BATCH_S / _run_s(plan, dataset.period_s)), FEWEST_RUNS))
         taken, ended = 0, False
         while taken < wanted and not ended:
             if taken:
                 self.say(f"{taken} of {wanted} runs")
             least = 0 if taken else FEWEST_RUNS
-            dataset, further, ended = self._further(dataset, plan, period, min(usual, wanted - taken), least)
+            dataset, further, ended = self._further(dataset, plan, min(usual, wanted - taken), least)
             taken += further
         dataset = dataset.with_refined_sensors(layout_of(plan, dataset.kernel_times(dataset.golden())))
         while True:
-            analysis = analyse(dataset, plan, whole, ())
+            analysis = analyse(dataset, plan)
             short = self._short_of(analysis, guidance)
             missing = f": {short}" if short else ""
             self.say(f"{taken} runs, {int(analysis.keep.sum())} golden{missing}")
             if ended or not short or taken >= most:
                 break
-            dataset, further, ended = self._further(dataset, plan, period, usual, 0)
+            dataset, further, ended = self._further(dataset, plan, usual, 0)
             taken += further
         if ended and (taken < wanted or short):
             self.cut_short = (f"the time ended after {taken} of {wanted} runs{missing}",)
-        return analyse(dataset, plan, whole, parts) if parts else analysis
+        return analysis.with_components()
 
-    def _further(
-        self, dataset: Dataset, plan: Plan, period: float, wanted: int, least: int
-    ) -> tuple[Dataset, int, bool]:
+    def _further(self, dataset: Dataset, plan: Plan, wanted: int, least: int) -> tuple[Dataset, int, bool]:
         """With further runs, as many as are wanted and the time allows; how many these are, and whether it ended."""
+        period = dataset.period_s
         fitting = self.bench.fitting(_run_s(plan, period), self.bench.left_s)
         count = min(wanted, max(fitting, least))
         if count:
@@ -255,9 +239,9 @@ def _run_s(plan: Plan, period: float) -> float:
     return plan.passes * plan.pass_s + plan.rest_s + period / 2
 
 
-def _windows(sensors: dict[str, SensorFit]) -> tuple[float, float]:
+def _windows(dataset: Dataset) -> tuple[float, float]:
     """Longest window of all sensors, and shortest of those of the whole card [s]."""
-    whole = [fit.window_s for name, fit in sensors.items() if name in WHOLE]
+    whole = [dataset.sensors[name].window_s for name in dataset.whole]
     if not whole:
         raise MeasurementError("no sensor reads the whole card", remedy="Check what the driver reports.")
-    return max(fit.window_s for fit in sensors.values()), min(whole)
+    return max(fit.window_s for fit in dataset.sensors.values()), min(whole)

@@ -12,7 +12,7 @@ from joulecast.calibrate.power_profile.clocks import ClockFit, fit_clock
 from joulecast.calibrate.power_profile.golden import golden_runs
 from joulecast.calibrate.power_profile.inverse import Estimate, solve
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.protocol import Array, Run, Series
+from joulecast.calibrate.power_profile.protocol import WHOLE, Array, Run, Series
 from joulecast.calibrate.power_profile.sensor import SensorFit, equations_of, refine_sensor
 from joulecast.errors import MeasurementError
 
@@ -61,6 +61,16 @@ class Dataset:
     def passes(self) -> int:
         """Passes of each run."""
         return self.series[0].passes
+
+    @property
+    def whole(self) -> list[str]:
+        """Channels of the whole card, the finest first."""
+        return [name for name in WHOLE if name in self.sensors]
+
+    @property
+    def period_s(self) -> float:
+        """Time between new values of the slowest sensor [s]."""
+        return max(fit.period_s for fit in self.sensors.values())
 
     @property
     def runs(self) -> list[Run]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +32,6 @@ def evaluate(
     guidance: Guidance,
     kernels: tuple[str, ...],
     device: str,
-    whole: Sequence[str],
     *,
     end: EndPower | None,
     precision: float,
@@ -47,8 +45,6 @@ def evaluate(
         What was measured and how.
     kernels, device
         Names.
-    whole
-        Channels of the whole card.
     end
         Power at the end of longer runs, where those of the analysis do not reach steady power.
     precision
@@ -83,9 +79,9 @@ def evaluate(
         points=analysis.points,
         shares=shares_of(analysis, curves, kernels) if len(kernels) > 1 else (),
         components={name: (sse_power(part, curves), ssp_power(part, curves)) for name, part in parts.items()},
-        outliers=study_outliers(dataset, plan, whole) if outliers else (),
+        outliers=study_outliers(dataset, plan) if outliers else (),
     )
-    told = (*doubts(profile), *_disagreement(analysis, whole))
+    told = (*doubts(profile), *_disagreement(analysis))
     return replace(profile, unresolved=unresolved(profile), warnings=told)
 
 
@@ -102,12 +98,12 @@ def _steady_execution(
     return analysis.pass_s, analysis.plan.ssp, ssp, moment
 
 
-def _disagreement(analysis: Analysis, whole: Sequence[str]) -> tuple[str, ...]:
+def _disagreement(analysis: Analysis) -> tuple[str, ...]:
     """Whether the sensors of the whole card tell different powers."""
-    weights = analysis.steady_weights()
+    dataset, weights = analysis.dataset, analysis.steady_weights()
     powers = {
-        name: analysis.dataset.estimate(analysis.layout, analysis.keep, [name]).mean(weights)[0]
-        for name in (whole if len(whole) > 1 else ())
+        name: dataset.estimate(analysis.layout, analysis.keep, [name]).mean(weights)[0]
+        for name in (dataset.whole if len(dataset.whole) > 1 else ())
     }
     if not powers or max(powers.values()) <= (1.0 + AGREEMENT) * min(powers.values()):
         return ()

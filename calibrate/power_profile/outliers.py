@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +15,7 @@ from joulecast.errors import MeasurementError
 FEWEST_READINGS = 4
 
 
-def study_outliers(dataset: Dataset, plan: Plan, names: Sequence[str]) -> tuple[OutlierGroup, ...]:
+def study_outliers(dataset: Dataset, plan: Plan) -> tuple[OutlierGroup, ...]:
     """Steady power of runs by execution time, the golden ones left out; the fullest bin first.
 
     Parameters
@@ -26,8 +24,6 @@ def study_outliers(dataset: Dataset, plan: Plan, names: Sequence[str]) -> tuple[
         All series.
     plan
         Where steady power begins, and what the sensor resolves.
-    names
-        Channels of the whole card.
     """
     execution = dataset.execution_s()
     left = ~dataset.golden()
@@ -37,21 +33,19 @@ def study_outliers(dataset: Dataset, plan: Plan, names: Sequence[str]) -> tuple[
         members = np.flatnonzero(left)
         group[members[golden_runs(execution[members], dataset.margin)]] = True
         left &= ~group
-        power = _steady_power(dataset, group, plan, names)
+        power = _steady_power(dataset, group, plan)
         groups.append(OutlierGroup(int(group.sum()), float(execution[group].mean()), *power))
     return tuple(groups)
 
 
-def _steady_power(
-    dataset: Dataset, group: NDArray[np.bool_], plan: Plan, names: Sequence[str]
-) -> tuple[float | None, float | None]:
+def _steady_power(dataset: Dataset, group: NDArray[np.bool_], plan: Plan) -> tuple[float | None, float | None]:
     first = min(plan.ssp, plan.passes - 1)
     layout, weights = later_part(first, plan.passes, dataset.kernel_times(group), plan.wanted_s, plan.rest_s)
     try:
-        rows, _, _ = dataset.equations(layout, group, names)
+        rows, _, _ = dataset.equations(layout, group, dataset.whole)
         if int(np.sum(rows @ (weights > 0.0) > 0.2)) < FEWEST_READINGS:
             return None, None
-        estimate = dataset.estimate(layout, group, names)
+        estimate = dataset.estimate(layout, group, dataset.whole)
     except MeasurementError:  # too few readings is an answer here, not a failure
         return None, None
     return estimate.mean(weights)

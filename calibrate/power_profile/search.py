@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from joulecast.calibrate.power_profile.bins import later_part
 from joulecast.calibrate.power_profile.budget import TimedBench
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.protocol import Array
-from joulecast.calibrate.power_profile.sensor import SensorFit
 from joulecast.calibrate.power_profile.steady import EQUAL_POWER, EndPower
 
 #: Shortest run to begin with: power does not settle within less on any card.
@@ -35,16 +34,14 @@ class EndPowerMeter:
 
     Attributes
     ----------
-    bench, sensors, whole
-        What launches and logs, how the sensors work, and the channels of the whole card.
-    kernel_s, sse
-        Shape (kernels,): duration of each kernel of a pass; the first pass of steady time.
-    margin
-        Relative width of a bin of execution times.
+    bench, dataset
+        What launches and logs, and how to read that: without a series yet.
+    kernel_s
+        Shape (kernels,): duration of each kernel of a pass.
     wanted_s
         Resolution that the sensor may reach.
-    rest_s, period_s, reading_s
-        Shortest rest, the slowest sensor's period, and the fastest one's of the whole card.
+    rest_s
+        Shortest rest.
     delays
         Gives random rests for so many runs.
     say
@@ -54,15 +51,10 @@ class EndPowerMeter:
     """
 
     bench: TimedBench
-    sensors: dict[str, SensorFit]
-    whole: Sequence[str]
+    dataset: Dataset
     kernel_s: Array
-    sse: int
-    margin: float
     wanted_s: float
     rest_s: float
-    period_s: float
-    reading_s: float
     delays: Callable[[int], list[float]]
     say: Callable[[str], None]
     until_s: float = math.inf
@@ -74,7 +66,7 @@ class EndPowerMeter:
 
     def first_length(self, window_s: float) -> int:
         """Passes to begin with: they fill the sensor's window."""
-        return max(4, self.sse + 2, math.ceil(max(window_s, SHORTEST_S) / self.pass_s))
+        return max(4, self.dataset.first + 2, math.ceil(max(window_s, SHORTEST_S) / self.pass_s))
 
     def measure(self, passes: int) -> EndPower | None:
         """Mean power over the second half of runs of so many passes; ``None`` where no time is left for any.
@@ -84,19 +76,21 @@ class EndPowerMeter:
         """
         first = passes - passes // 2
         layout, weights = later_part(first, passes, self.kernel_s, self.wanted_s, self.rest_s)
-        run_s = passes * self.pass_s + self.rest_s + self.period_s / 2
+        run_s = passes * self.pass_s + self.rest_s + self.dataset.period_s / 2
         most = self._most_runs(run_s)
         if most < LEAST_RUNS:
             return None
         least = min(FEWEST_RUNS, max(LEAST_RUNS, math.ceil(FIRST_S / run_s)))
-        runs = math.ceil(np.clip(READINGS * self.reading_s / (passes * self.pass_s), least, MOST_RUNS))
-        dataset = Dataset(len(self.kernel_s), min(self.sse, passes - 1), self.margin, (), (), self.sensors)
+        whole = self.dataset.whole
+        reading_s = min(self.dataset.sensors[name].period_s for name in whole)
+        runs = math.ceil(np.clip(READINGS * reading_s / (passes * self.pass_s), least, MOST_RUNS))
+        dataset = replace(self.dataset, first=min(self.dataset.first, passes - 1))
         while True:
             # As many again as there are: the error falls evenly, and the work of evaluating stays small.
             taken = len(dataset.runs)
             series = self.bench.series(passes, self.delays(min(max(runs, taken), most - taken)))
             dataset = dataset.with_series(series)
-            power, error = dataset.estimate(layout, dataset.golden(), self.whole).mean(weights)
+            power, error = dataset.estimate(layout, dataset.golden(), whole).mean(weights)
             spent = len(dataset.runs) * run_s
             wanted = EQUAL_POWER / (4 if spent <= LONGEST_S else 2) * power
             if error < wanted or spent > AT_MOST_S or most - len(dataset.runs) < LEAST_RUNS:

@@ -29,13 +29,10 @@ BEFORE_S, AFTER_S = 0.3, 0.5
 
 
 class CardClock(Protocol):
-    """The GPU's own time, and marks in its queue that carry it."""
+    """The GPU's own time, which marks in the engine's queue carry."""
 
     def read(self) -> ClockRead:
         """Read the GPU's time once; the queue is empty."""
-
-    def mark(self) -> Any:
-        """A mark in the queue."""
 
     def times(self, marks: Sequence[Any]) -> list[float]:
         """GPU times of marks, once all have been reached [s]."""
@@ -48,12 +45,12 @@ class EventClock:
 
     Parameters
     ----------
-    torch, engine
-        The module, and the engine whose marks are events.
+    engine
+        Its marks are events.
     """
 
-    def __init__(self, torch: Any, engine: Engine) -> None:
-        self._torch, self._engine = torch, engine
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._reference = engine.mark()
         engine.wait(self._reference)
         self._reference_s = 0.0
@@ -69,27 +66,28 @@ class EventClock:
         self._reference = event
         return ClockRead(before, after, self._reference_s)
 
-    def mark(self) -> Any:
-        """An event."""
-        return self._engine.mark()
-
     def times(self, marks: Sequence[Any]) -> list[float]:
         """Time since the reference, which is at most one run old."""
         return [self._reference_s + self._engine.elapsed_s(self._reference, mark) for mark in marks]
 
 
 class HostClock:
-    """CPU tensors: the host's time is the card's."""
+    """CPU tensors: the host's time is the card's.
+
+    Parameters
+    ----------
+    engine
+        Its marks are times.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def read(self) -> ClockRead:
         """Read it."""
         before = time.monotonic()
-        now = time.monotonic()
+        now = self._engine.mark()
         return ClockRead(before, time.monotonic(), now)
-
-    def mark(self) -> float:
-        """Now."""
-        return time.monotonic()
 
     def times(self, marks: Sequence[float]) -> list[float]:
         """The marks themselves."""
@@ -148,7 +146,8 @@ class TorchBench:
                 kernel = kernel_of(Buffers(torch, self._device, benchmark.row, benchmark.name))
                 self._kernels.append(kernel)
                 self._times.append(warm_up(self._engine, kernel.once))
-        self._clock: CardClock = HostClock() if self._device.type == "cpu" else EventClock(torch, self._engine)
+        clock = HostClock if self._device.type == "cpu" else EventClock
+        self._clock: CardClock = clock(self._engine)
         self._single = [self._batch([kernel], 1) for kernel in self._kernels]
         self._chunk_passes = max(round(MARK_EVERY_S / sum(self._times)), 1)
         self._chunk = self._batch(self._kernels, self._chunk_passes)
@@ -202,16 +201,16 @@ class TorchBench:
         The first passes are marked after each kernel, later ones after each chunk; what does not fill a chunk at the
         end goes kernel by kernel, too.
         """
-        clock, kernels = self._clock, len(self._kernels)
+        mark, kernels = self._engine.mark, len(self._kernels)
         steps, marks = [0], []
         self._engine.head_start()
-        marks.append(clock.mark())
+        marks.append(mark())
 
         def one_by_one(count: int) -> None:
             for _ in range(count):
                 for single in self._single:
                     single.launch()
-                    marks.append(clock.mark())
+                    marks.append(mark())
                     steps.append(steps[-1] + 1)
 
         first = min(passes, MARKED_PASSES)
@@ -219,8 +218,8 @@ class TorchBench:
         chunks, rest = divmod(passes - first, self._chunk_passes)
         for _ in range(chunks):
             self._chunk.launch()
-            marks.append(clock.mark())
+            marks.append(mark())
             steps.append(steps[-1] + self._chunk_passes * kernels)
         one_by_one(rest)
         self._engine.wait(marks[-1])
-        return Run(np.array(steps, dtype=float), np.array(clock.times(marks)))
+        return Run(np.array(steps, dtype=float), np.array(self._clock.times(marks)))

@@ -67,17 +67,8 @@ LEAST_SD = 0.04
 
 
 @dataclass(frozen=True)
-class TrainingRun:
-    """One published step; ``time_s`` is ``None`` where only a forecast is asked for."""
-
-    name: str
-    plan: Plan
-    time_s: float | None
-
-
-@dataclass(frozen=True)
 class Linearised:
-    """Logarithmic step times of ``n`` runs near one set of ``k`` logarithmic factors.
+    """Logarithmic step times of ``n`` plans near one set of ``k`` logarithmic factors.
 
     Attributes
     ----------
@@ -121,12 +112,11 @@ def owner_of(gpu: str) -> str:
     return description.name if description.name in OWN else description.text("architecture")
 
 
-def factors_of(run: TrainingRun) -> dict[str, str]:
-    """Factors that act on a run: name in the fit to name in :func:`~joulecast.model.training.factors.scaled`.
+def factors_of(plan: Plan) -> dict[str, str]:
+    """Factors that act on a plan's step: name in the fit to name in :func:`~joulecast.model.training.factors.scaled`.
 
     None act on PyTorch's kernels, which are forecast as the description has them.
     """
-    plan = run.plan
     if plan.implementation.framework != "megatron":
         return {}
     owner = owner_of(plan.cluster.gpu)
@@ -147,42 +137,39 @@ def factors_of(run: TrainingRun) -> dict[str, str]:
     return found
 
 
-def description_of(run: TrainingRun, factors: Mapping[str, float]) -> GpuDescription:
-    """The run's GPU with the factors that act on it; those that are not given are 1."""
-    own = {short: factors.get(name, 1.0) for name, short in factors_of(run).items()}
-    return scaled(load_gpu(run.plan.cluster.gpu), own)
+def description_of(plan: Plan, factors: Mapping[str, float]) -> GpuDescription:
+    """The GPU of a plan with the factors that act on it; those that are not given are 1."""
+    own = {short: factors.get(name, 1.0) for name, short in factors_of(plan).items()}
+    return scaled(load_gpu(plan.cluster.gpu), own)
 
 
-def linearise(runs: Sequence[TrainingRun], at: Mapping[str, float] | None = None) -> Linearised:
+def linearise(plans: Sequence[Plan], at: Mapping[str, float] | None = None) -> Linearised:
     """The model near given factors, by default all 1."""
     factors = dict(at or {})
-    acting = [factors_of(run) for run in runs]
+    acting = [factors_of(plan) for plan in plans]
     names = tuple(sorted({name for one in acting for name in one}))
     place = {name: i for i, name in enumerate(names)}
-    base = log_times(runs, factors)
-    found = np.zeros((len(runs), len(names)))
+    base = log_times(plans, factors)
+    found = np.zeros((len(plans), len(names)))
     alike: dict[Plan, dict[str, float]] = {}
-    for row, run in enumerate(runs):
-        kind = _but_for_replicas(run.plan)
+    for row, plan in enumerate(plans):
+        kind = _but_for_replicas(plan)
         if kind not in alike:
-            alike[kind] = _slopes(run, factors)
+            alike[kind] = _slopes(plan, factors)
         for name, slope in alike[kind].items():
             found[row, place[name]] = slope
     start = np.log([factors.get(name, 1.0) for name in names])
-    return Linearised(names, start, base, found, _prior_sd(runs, names))
+    return Linearised(names, start, base, found, _prior_sd(plans, names))
 
 
-def log_times(runs: Sequence[TrainingRun], factors: Mapping[str, float]) -> Array:
-    """Logarithmic step times at given factors, shape ``(n,)``; runs repeat each other's plans."""
-    times: dict[Plan, float] = {}
-    for run in runs:
-        if run.plan not in times:
-            times[run.plan] = _time_s(run.plan, description_of(run, factors))
-    return np.log([times[run.plan] for run in runs])
+def log_times(plans: Sequence[Plan], factors: Mapping[str, float]) -> Array:
+    """Logarithmic step times at given factors, shape ``(n,)``; a plan that stands several times is run once."""
+    times = {plan: _time_s(plan, description_of(plan, factors)) for plan in dict.fromkeys(plans)}
+    return np.log([times[plan] for plan in plans])
 
 
 def _but_for_replicas(plan: Plan) -> Plan:
-    """What runs have in common whose plans differ in the number of replicas alone: their slopes hardly differ."""
+    """What plans have in common that differ in the number of replicas alone: their slopes hardly differ."""
     workload = replace(plan.workload, global_batch_size=plan.microbatches)
     shards = min(plan.parallelism.fsdp_shard_size, 2)
     parallelism = replace(plan.parallelism, data_parallel_size=1, fsdp_shard_size=shards)
@@ -191,17 +178,16 @@ def _but_for_replicas(plan: Plan) -> Plan:
     return replace(plan, workload=workload, parallelism=parallelism, cluster=cluster)
 
 
-def _slopes(run: TrainingRun, factors: Mapping[str, float]) -> dict[str, float]:
-    """Slopes of a run's logarithmic step time, where it has very many micro-batches with fewer of them."""
-    plan = run.plan
+def _slopes(plan: Plan, factors: Mapping[str, float]) -> dict[str, float]:
+    """Slopes of a plan's logarithmic step time, where it has very many micro-batches with fewer of them."""
     few = min(plan.microbatches, max(MICROBATCHES, 2 * plan.pp))
     workload = replace(plan.workload, global_batch_size=few * plan.workload.micro_batch_size * plan.dp)
     short = replace(plan, workload=workload)
-    base = _time_s(short, description_of(run, factors), COARSE)
+    base = _time_s(short, description_of(plan, factors), COARSE)
     found = {}
-    for name in factors_of(run):
+    for name in factors_of(plan):
         changed = {**factors, name: factors.get(name, 1.0) * np.exp(STEP)}
-        found[name] = float(np.log(_time_s(short, description_of(run, changed), COARSE) / base) / STEP)
+        found[name] = float(np.log(_time_s(short, description_of(plan, changed), COARSE) / base) / STEP)
     return found
 
 
@@ -211,12 +197,12 @@ def _time_s(plan: Plan, description: GpuDescription, coarse: int = 1) -> float:
     return simulate(prepare(plan, replace(gpu, device=device))).step_time_s
 
 
-def _prior_sd(runs: Sequence[TrainingRun], names: Sequence[str]) -> Array:
+def _prior_sd(plans: Sequence[Plan], names: Sequence[str]) -> Array:
     """Spread of each factor before any run is seen, from the descriptions' own uncertainty."""
     found: dict[str, float] = {}
-    for run in runs:
-        description = load_gpu(run.plan.cluster.gpu)
-        for name, short in factors_of(run).items():
+    for plan in plans:
+        description = load_gpu(plan.cluster.gpu)
+        for name, short in factors_of(plan).items():
             if short in ("time", "host"):
                 _, measured = MEASURED.get(name, (1.0, GENERATION_SD))
                 found[name] = measured if short == "time" else HOST_SD

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.fit.form_errors import form_spread
-from joulecast.calibrate.published.fit import RESIDUAL_SD, Fitted, Linearised, TrainingRun, fit, log_times, owner_of
+from joulecast.calibrate.published.fit import RESIDUAL_SD, Fitted, Linearised, fit, log_times, owner_of
 from joulecast.calibrate.published.plans import PlannedRow
 from joulecast.model.uncertainty import NINETY_PERCENT
 
@@ -63,11 +63,6 @@ def may_fit(planned: Sequence[PlannedRow]) -> Array:
     return np.array([float(may_be_fitted(one)) for one in planned])
 
 
-def runs_of(planned: Sequence[PlannedRow]) -> list[TrainingRun]:
-    """Rows as the fit takes them."""
-    return [TrainingRun(p.row.id, p.plan, p.row.measured_step_time_s) for p in planned]
-
-
 def log_measured(planned: Sequence[PlannedRow]) -> Array:
     """Logarithms of measured step times, NaN where there is none."""
     return np.log([p.row.measured_step_time_s or np.nan for p in planned])
@@ -113,7 +108,7 @@ def left_out(planned: Sequence[PlannedRow], parts: Sequence[Mask], model: Linear
         rows = np.flatnonzero(part)
         logs = model.log_time(fitted.values)[rows]
         if far:
-            logs = log_times(runs_of([planned[i] for i in rows.tolist()]), fitted.factors())
+            logs = log_times([planned[i].plan for i in rows.tolist()], fitted.factors())
         spread = np.hypot(factor_spread(model, fitted, rows), unseen_spread(planned, use, model)[rows])
         for row, time, width in zip(rows, np.exp(logs), np.exp(NINETY_PERCENT * spread), strict=True):
             times[row] = StepTime(float(time), float(time / width), float(time * width))

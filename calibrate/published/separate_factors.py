@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecast.calibrate.published.fit import log_times
-from joulecast.calibrate.published.left_out import log_measured, runs_of
+from joulecast.calibrate.published.left_out import log_measured
 from joulecast.calibrate.published.plans import PlannedRow
 from joulecast.errors import DataError
 
@@ -63,9 +63,9 @@ def separate_factor(planned: Sequence[PlannedRow], factors: Mapping[str, float])
             key="source",
             remedy="Give the steps of at least two sources: how far these differ is the factor's uncertainty.",
         )
-    runs, name = runs_of(planned), f"generation.{planned[0].generation.name}"
-    base = log_times(runs, {**factors, name: 1.0})
-    slopes = (log_times(runs, {**factors, name: FAR}) - base) / np.log(FAR)
+    plans, name = [one.plan for one in planned], f"generation.{planned[0].generation.name}"
+    base = log_times(plans, {**factors, name: 1.0})
+    slopes = (log_times(plans, {**factors, name: FAR}) - base) / np.log(FAR)
     wanted = (log_measured(planned) - base) / slopes  # logarithm of the factor that explains each step
     means = np.array([wanted[sources == source].mean() for source in names])
     others = (means.sum() - means) / (len(names) - 1)

@@ -25,7 +25,6 @@ from joulecast.calibrate.published.left_out import (
     log_measured,
     may_be_fitted,
     may_fit,
-    runs_of,
 )
 from joulecast.calibrate.published.plans import PlannedRow, plan_row
 from joulecast.calibrate.published.rows import read_published
@@ -47,7 +46,7 @@ TRUST_SD = 0.05
 
 def linearised(planned: Sequence[PlannedRow], near: Mapping[str, Parameter]) -> Linearised:
     """The model near given factors; see :func:`collected_factors`."""
-    return linearise(runs_of(planned), {name: p.number for name, p in near.items()})
+    return linearise([one.plan for one in planned], {name: p.number for name, p in near.items()})
 
 
 def collected_factors() -> dict[str, Parameter]:

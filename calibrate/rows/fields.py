@@ -24,6 +24,11 @@ def whole_number(configuration: Configuration, key: str, default: int | None = N
     return int(value)
 
 
+def ctas_of(configuration: Configuration) -> int | None:
+    """Thread blocks that a collective is held to; ``None`` leaves them to the library."""
+    return None if configuration.get("ctas") is None else whole_number(configuration, "ctas")
+
+
 def flag(configuration: Configuration, key: str, default: bool = False) -> bool:
     """A field of true or false; ``default`` where the row has none."""
     value = configuration.get(key)

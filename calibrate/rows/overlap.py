@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from joulecast.calibrate.rows.fields import Configuration, whole_number
+from joulecast.calibrate.rows.fields import Configuration, ctas_of, whole_number
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
@@ -53,7 +53,7 @@ def is_steady(row: Configuration) -> bool:
 def _gemm_beside_gathering(row: Configuration) -> tuple[Launch, ...]:
     product = Launch(Gemm(whole_number(row, "M"), whole_number(row, "N"), whole_number(row, "K"), name="product"))
     size, gpus = float(whole_number(row, "bytes")), whole_number(row, "gpus")
-    gather = Collective("all_gather", bytes=size, gpus=gpus, ctas=_ctas(row), name="all_gather")
+    gather = Collective("all_gather", bytes=size, gpus=gpus, ctas=ctas_of(row), name="all_gather")
     mode = row.get("mode")
     if mode == "sequential":
         return product, Launch(gather, "communication", waits=True)
@@ -113,7 +113,9 @@ def _residual(row: Configuration, batch: int) -> Launch:
 
 def _reduction(row: Configuration, batch: int, waits: bool = False) -> Launch:
     size = 2.0 * batch * whole_number(row, "S") * whole_number(row, "hidden")
-    operator = Collective("all_reduce", bytes=size, gpus=whole_number(row, "gpus"), ctas=_ctas(row), name="all_reduce")
+    operator = Collective(
+        "all_reduce", bytes=size, gpus=whole_number(row, "gpus"), ctas=ctas_of(row), name="all_reduce"
+    )
     return Launch(operator, "communication", waits=waits)
 
 
@@ -139,7 +141,3 @@ def _sizes(row: Configuration, batch: int) -> Shard:
     dtype = str(row.get("dtype") or "bf16")
     implementation = Implementation(rotary=False, tensor_parallel=tp, dtype=dtype)
     return shard(config, implementation, batch, whole_number(row, "S"))
-
-
-def _ctas(row: Configuration) -> int | None:
-    return None if row.get("ctas") is None else whole_number(row, "ctas")

@@ -6,6 +6,7 @@ import numpy as np
 
 from joulecast.calibrate.rows.fields import (
     Configuration,
+    ctas_of,
     dtype_of,
     optional_count,
     positive,
@@ -185,7 +186,7 @@ def collective(row: Configuration) -> Collective:
         COLLECTIVE_KINDS[str(row["op"])],
         bytes=positive(row, "bytes"),
         gpus=whole_number(row, "gpus"),
-        ctas=None if row.get("ctas") is None else whole_number(row, "ctas"),
+        ctas=ctas_of(row),
         fabric=_fabric(row),
         dtype=dtype_of(row),
     )

@@ -34,11 +34,12 @@ def base_name(facts: CardFacts) -> str:
     if same:
         return min(same, key=lambda name: (len(name), name))
     near = nearest(facts.name, products.values())
-    kinds = [name for name, product in products.items() if product in near]
+    kinds = ", ".join(name for name, product in products.items() if product in near)
+    such_as = f"; the nearest are {kinds}" if kinds else ""
     raise InputError(
         f"the catalogue has no {facts.name!r}",
         key="--base",
-        remedy=f"Give --base NAME or --base FILE with its data-sheet facts{_such_as(kinds)}.",
+        remedy=f"Give --base NAME or --base FILE with its data-sheet facts{such_as}.",
     )
 
 
@@ -52,10 +53,6 @@ def odd_base(base: str, facts: CardFacts) -> str:
     if len(set(kinds.values())) < 2:
         return ""
     return f"the card calls itself {facts.name}, but data-sheet facts of {base} were asked for; its own are {own}"
-
-
-def _such_as(names: list[str]) -> str:
-    return f"; the nearest are {', '.join(names)}" if names else ""
 
 
 def base_of_card(base: str | Path, facts: CardFacts) -> GpuDescription:

@@ -23,7 +23,7 @@ from joulecast.calibrate.sessions.duration import clock
 from joulecast.calibrate.sessions.groups import group_command, group_sizes, measure_group
 from joulecast.calibrate.sessions.other_cards import recorded_others, shipped_recordings
 from joulecast.calibrate.sessions.replay import BASE_FILE, recorded_base, slug
-from joulecast.calibrate.sessions.runners import bench_for
+from joulecast.calibrate.sessions.runners import runner_for
 from joulecast.calibrate.sessions.session import Outcome, Session, SessionSettings, costs_s
 from joulecast.errors import DeviceError, InputError, MeasurementError
 from joulecast.files import read_text, write_text
@@ -129,7 +129,7 @@ def _measure(
     device: Device, folder: Path, options: LiveOptions, settings: SessionSettings, say: Callable[[str], None]
 ) -> Outcome:
     """Measure one GPU into the recording in ``folder``, a new one or one to go on with."""
-    facts, bench = device.facts, bench_for(device)
+    facts, own = device.facts, runner_for(device)
     base = options.base or base_name(facts)
     from_file = Path(base).is_file()
     shipped = None if options.alone else shipped_recordings(facts.name)
@@ -142,7 +142,7 @@ def _measure(
     description = base_of_card(base, facts)  # known to be usable before a folder is made
     if odd := odd_base(base, facts):
         say(f"warning: {odd}")
-    with Recorder(folder, Card(facts, bench.versions, how=how)) as recorder, SamplerPool() as samplers:
+    with Recorder(folder, Card(facts, own.versions, how=how)) as recorder, SamplerPool() as samplers:
         named = recorder.recording.card.how.get("base") == BASE_FILE
         if from_file and named and not (folder / BASE_FILE).exists():  # new, or it ended with its first line
             write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
@@ -158,14 +158,14 @@ def _measure(
         with Display(settings.budget_s, say) as display:
             session = Session(
                 device,
-                bench.runner,
+                own.runner,
                 samplers,
                 recorder,
                 base=description,
                 benchmarks=benchmarks,
                 settings=settings,
                 listener=display,
-                missing=bench.missing,
+                missing=own.missing,
                 others=others,
             )
             try:

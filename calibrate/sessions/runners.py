@@ -11,8 +11,8 @@ from joulecast.errors import MeasurementError
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """A card's runner.
+class CardRunner:
+    """What runs on a card.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Bench:
     versions: dict[str, str]
 
 
-def bench_for(device: Device) -> Bench:
+def runner_for(device: Device) -> CardRunner:
     """The runner of a card.
 
     Raises
@@ -43,11 +43,11 @@ def bench_for(device: Device) -> Bench:
     if isinstance(device, SimulatedCard):
         from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 
-        return Bench(SimulatedRunner(device), lambda benchmark: (), software_versions(with_torch=False))
+        return CardRunner(SimulatedRunner(device), lambda benchmark: (), software_versions(with_torch=False))
     from joulecast.calibrate.microbenchmarks.torch_runner import TorchRunner
 
     runner = TorchRunner(f"cuda:{_torch_index(device)}")
-    return Bench(runner, runner.missing, software_versions())
+    return CardRunner(runner, runner.missing, software_versions())
 
 
 def _torch_index(device: Device) -> int:

@@ -6,8 +6,8 @@ at any point goes on where it stopped, and what it has is usable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -168,15 +168,13 @@ class Session:
         self._expected = {b.name: expected_cost_s(b.row, settings.measure) + PREPARATION_S for b in benchmarks}
         lacking = {b.name: ", ".join(words) for b in benchmarks if (words := missing(b))}
         there = [b for b in benchmarks if b.name not in lacking]
-        self._candidates, dropped = usable([self._candidate(b) for b in there], self._start)
+        found = [Candidate(b.name, b.row, b.stratum, self._expected[b.name]) for b in there]
+        self._candidates, dropped = usable(found, self._start)
         self.left_out = [*((name, f"missing: {words}") for name, words in lacking.items()), *dropped]
         self._failed: set[str] = set()  # in this session
         self._in_a_row = 0
         self._told: set[str] = set()  # codes of findings
         self._set = Settings()
-
-    def _candidate(self, benchmark: Microbenchmark) -> Candidate:
-        return Candidate(benchmark.name, benchmark.row, benchmark.stratum, self._expected[benchmark.name])
 
     def run(self) -> Outcome:
         """Measure until the budget ends or nothing more helps.
@@ -188,12 +186,12 @@ class Session:
         InputError
             The recording cannot be written.
         """
-        with ExitStack() as stack:
-            borrowed = stack.enter_context(borrowed_settings(self._device)) if self._settings.active else None
+        with borrowed_settings(self._device) if self._settings.active else nullcontext() as borrowed:
             return self._run(borrowed)
 
     def _run(self, borrowed: BorrowedSettings | None) -> Outcome:
-        begin, before_s, gpu = self._device.now(), self._spent_s(), self._start
+        begin, gpu = self._device.now(), self._start
+        before_s = sum(costs_s(self._recorder.recording.rows).values())
         resumed = bool(self._recorder.recording.rows)
         first = Design(self._candidates, gpu, self._priors, known=self._known).uncertainty() if resumed else None
         while True:
@@ -229,15 +227,10 @@ class Session:
         ]
         return Design(candidates, gpu, self._priors, done=recording.done, known=self._known)
 
-    def _costs(self) -> Mapping[str, float]:
-        return costs_s(self._recorder.recording.rows)
-
-    def _spent_s(self) -> float:
-        return sum(self._costs().values())
-
     def _cost_factor(self) -> float:
         """Seconds that measuring took so far over those that were expected; few rows do not make it certain."""
-        known = {name: cost for name, cost in self._costs().items() if name in self._expected}
+        costs = costs_s(self._recorder.recording.rows)
+        known = {name: cost for name, cost in costs.items() if name in self._expected}
         expected = sum(self._expected[name] for name in known)
         return (sum(known.values()) + TRUSTED_S) / (expected + TRUSTED_S)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulecast.calibrate.rows.measured import mean_of_present
 from joulecast.calibrate.studies.a100_overlap_physics import OPERATORS
 from joulecast.errors import DataError
 from joulecast.tables import Line, read_table
@@ -177,9 +178,8 @@ def _setting(line: Line, column: str) -> int:
 
 def _mean(line: Line, columns: Sequence[str]) -> float | None:
     """Mean over the repeats that were measured, ``None`` where none was."""
-    found = (line.positive_if_any(column, "Correct it, or leave the cell empty.") for column in columns)
-    values = [value for value in found if value is not None]
-    return sum(values) / len(values) if values else None
+    remedy = "Correct it, or leave the cell empty."
+    return mean_of_present([line.positive_if_any(column, remedy) for column in columns])
 
 
 def _row(line: Line, clock: float | None, repeats: Mapping[str, Sequence[str]], sm_count: int) -> LayerRow:

@@ -17,11 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.calibrate.studies.pipeline_plans import PipelineJob
-
-Float = NDArray[np.float64]
+from joulecast.calibrate.studies.pipeline_plans import Float, PipelineJob
 
 #: Parameters of each stage and direction: log time, fixed share, log dynamic power, log clock at the limit.
 PER_INSTRUCTION = 4

@@ -98,8 +98,7 @@ def test_a_limit_is_met_by_the_clock_or_not_at_all():
     work[:, p.SETTLED] = 0.0
     limits = np.array([10.0, 120.0, 160.0, 200.0, 2000.0])
     settled = settle(limits, card, work, given)
-    costs = Phases(card, work, given).at(settled.x)
-    power = costs.busy_energy / costs.busy_time
+    power = Phases(card, work, given).busy_power_w(settled.x)
     assert settled.held[1:4].any()
     assert power[settled.held] == pytest.approx(np.broadcast_to(limits[:, None], power.shape)[settled.held], rel=2e-3)
     assert settled.lowest[0].all() and (settled.x[0] == pytest.approx(0.2)) and (power[0] > 10.0).all()
@@ -111,14 +110,16 @@ def test_a_limit_holds_busy_time_and_waits_draw_what_an_idle_card_draws():
     work = np.tile(p.population_prior("limit")[0], (1, 1))
     work[:, p.HOST] = np.log(1.2)
     limit = np.array([150.0])
-    costs = Phases(card, work, given).at(settle(limit, card, work, given).x)
-    waits = costs.time - costs.busy_time
+    x, phases = settle(limit, card, work, given).x, Phases(card, work, given)
+    costs, busy, power = phases.at(x), phases.busy_time(x), phases.busy_power_w(x)
+    waits = costs.time - busy
     assert (waits > 0.005).all()
-    assert (costs.busy_energy / costs.busy_time)[0, 1:] == pytest.approx(150.0, rel=2e-3)
-    assert costs.energy - costs.busy_energy == pytest.approx(waits * gap_power_w(card, given))
+    assert power[0, 1:] == pytest.approx(150.0, rel=2e-3)
+    assert costs.energy - busy * power == pytest.approx(waits * gap_power_w(card, given))
     assert gap_power_w(card, given) < (costs.energy / costs.time)[0, 1:].max() < 150.0
-    locked = Phases(card_of("clock"), work, setup("clock", 300.0)).at(np.ones((1, 1)))
-    assert (locked.busy_time == locked.time).all() and (locked.busy_energy == locked.energy).all()
+    locked, one = Phases(card_of("clock"), work, setup("clock", 300.0)), np.ones((1, 1))
+    assert (locked.busy_time(one) == locked.at(one).time).all()
+    assert locked.busy_power_w(one) == pytest.approx(locked.at(one).energy / locked.at(one).time, rel=1e-12)
 
 
 def test_tighter_limits_take_longer_at_less_power():

@@ -35,7 +35,7 @@ with borrowed_settings(open_device(sys.argv[1])) as borrowed:
     if way == "forked" and child == 0:
         time.sleep(120.0)  # holds everything open that its parent had
         os._exit(0)
-    print(borrowed.guardian_pid, child, flush=True)
+    print(borrowed._guardian.pid, child, flush=True)
     sys.stdin.readline()
     if way == "exception":
         raise RuntimeError("something broke")
@@ -191,7 +191,7 @@ def test_when_the_guardian_dies_the_settings_are_given_back_at_once(file, kill):
     with borrowed_settings(open_device(f"sim:{file}")) as borrowed:
         borrowed.apply(BORROWED)
         assert settings(file) == BORROWED
-        os.kill(borrowed.guardian_pid, kill)
+        os.kill(borrowed._guardian.pid, kill)
         assert wait_for(lambda: settings(file) == OWN)
 
         def refused():
@@ -222,7 +222,7 @@ def test_in_this_process_too(file):
     card = open_device(f"sim:{file}")
     with pytest.raises(RuntimeError), borrowed_settings(card) as borrowed:
         borrowed.apply(BORROWED)
-        guardian = borrowed.guardian_pid
+        guardian = borrowed._guardian.pid
         raise RuntimeError
     assert card.settings() == OWN
     assert is_gone(guardian)
@@ -238,7 +238,7 @@ def test_a_refused_value_leaves_nothing_behind(file):
 def test_a_card_of_this_process_alone_needs_no_guardian():
     card = SimulatedCard()
     with borrowed_settings(card) as borrowed:
-        assert borrowed.guardian_pid is None
+        assert borrowed._guardian is None
         borrowed.apply(BORROWED)
         assert card.settings() == BORROWED
     assert card.settings() == Settings()

@@ -81,7 +81,7 @@ def gathered(sampler, count, patience_s=60.0):
     found, end = [], time.monotonic() + patience_s
     while len(found) < count and time.monotonic() < end:
         time.sleep(0.1)
-        found += sampler.take()
+        found += sampler.take()[0]
     return found
 
 
@@ -89,7 +89,7 @@ def test_a_process_samples_in_the_machines_time(sampler):
     sampler.start()
     begin = time.monotonic()
     first = gathered(sampler, 4)
-    second = gathered(sampler, 2) + sampler.stop()
+    second = gathered(sampler, 2) + sampler.stop()[0]
     end = time.monotonic()
     times = [s.time_s for s in [*first, *second]]
     assert begin - 0.1 < times[0] and times[-1] < end
@@ -97,9 +97,9 @@ def test_a_process_samples_in_the_machines_time(sampler):
     assert len(first) >= 4 and len(second) >= 2
     assert all(s.power_w is not None and isinstance(s.reasons, tuple) for s in first)
     time.sleep(0.15)
-    assert sampler.take() == []  # stopped
+    assert sampler.take() == ([], [])  # stopped
     sampler.start()
-    assert all(s.time_s > end for s in sampler.stop())
+    assert all(s.time_s > end for s in sampler.stop()[0])
 
 
 def test_a_stall_is_seen_and_does_not_hold_up_the_caller(tmp_path):
@@ -110,7 +110,7 @@ def test_a_stall_is_seen_and_does_not_hold_up_the_caller(tmp_path):
         sampler.start()
         assert time.monotonic() - begin < 1.0
         time.sleep(1.0)
-        assert max(s.call_s for s in sampler.stop()) > 1.4
+        assert max(s.call_s for s in sampler.stop()[0]) > 1.4
     finally:
         sampler.close()
 
@@ -185,25 +185,22 @@ def test_a_process_brings_the_history_along(sampler):
     assert sampler.history_step_s == 0.02
     begin = time.monotonic()
     sampler.start()
-    assert sampler.take_history() == []
     time.sleep(0.4)
-    samples = sampler.take()
-    first = sampler.take_history()
+    samples, first = sampler.take()
     assert sum(s.energy_j is not None for s in samples) == 1
-    assert sampler.take_history() == []
     time.sleep(0.1)
-    sampler.stop()
-    found = [*first, *sampler.take_history()]
+    found = [*first, *sampler.stop()[1]]
     assert [b.time_s - a.time_s for a, b in pairwise(found)] == pytest.approx([0.02] * (len(found) - 1))
     assert found[0].time_s > begin and found[-1].time_s - found[0].time_s > 0.4
     sampler.start(dense_counter=True)
     time.sleep(0.2)
-    assert all(s.energy_j is not None for s in sampler.stop()) and sampler.take_history() == []
+    samples, readings = sampler.stop()
+    assert all(s.energy_j is not None for s in samples) and readings == []
 
 
 def test_readings_are_spread_irregularly(sampler):
     sampler.start()
-    times = [s.time_s for s in gathered(sampler, 12) + sampler.stop()]
+    times = [s.time_s for s in gathered(sampler, 12) + sampler.stop()[0]]
     gaps = sorted(b - a for a, b in pairwise(times))
     assert gaps[-2] > 1.3 * gaps[1]
 
@@ -264,7 +261,7 @@ def test_an_interrupted_question_does_not_confuse_the_next(sampler):
     sampler._process.say(f"take {sampler._asked}")  # its asker never read the answer
     time.sleep(0.2)
     sampler.stop()
-    assert sampler.take() == []
+    assert sampler.take() == ([], [])
 
 
 def test_the_sampler_ends_with_a_killed_parent(locator):
@@ -303,11 +300,11 @@ def test_virtual_time_is_sampled_while_it_passes():
     card.sleep(1.0)
     sampler.start()
     card.sleep(1.0)
-    first = sampler.take()
+    first, _ = sampler.take()
     card.sleep(0.5)
-    second = sampler.stop()
+    second, _ = sampler.stop()
     card.sleep(0.5)
-    assert sampler.take() == []
+    assert sampler.take() == ([], [])
     times = [s.time_s for s in [*first, *second]]
     assert 1.0 < times[0] < 1.06 and 2.44 < times[-1] <= 2.51
     assert len(times) == pytest.approx(1.5 / 0.0573 + 1, abs=2)

@@ -29,7 +29,7 @@ INTERPRETED = textwrap.dedent("""
     def close(a, b):
         assert a.shape == b.shape and (a - b).abs().max() <= 0.02 * b.abs().max(), (a - b).abs().max()
 
-    found, x, weight = run(forms.tile_rmsnorm_row(12, 64, 4, 2), (12, 64), (64,))
+    found, x, weight = run(forms.tile_whole_rows_row("tile_rmsnorm", 12, 64, 4, 2), (12, 64), (64,))
     close(found, x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight)
     found, x, weight, shift = run(forms.tile_whole_rows_row("tile_layernorm", 12, 64, 4, 2), (12, 64), (64,), (64,))
     apart = x - x.mean(-1, keepdim=True)
@@ -171,7 +171,7 @@ def test_tiles_must_divide(monkeypatch):
     monkeypatch.setattr(tiles, "compiled", lambda: tile_kernels.TileKernels(*[dict.fromkeys([(1,), (2,)])] * 6))
     cases = {
         "K": forms.tile_gemm_row(32, 32, 40, (16, 16, 16), 4, 2),
-        "rows": forms.tile_rmsnorm_row(10, 64, 4, 1),
+        "rows": forms.tile_whole_rows_row("tile_rmsnorm", 10, 64, 4, 1),
         "cols": forms.tile_reduce_min_row(8, 60, 4, 16, 1),
     }
     more = {"rows": forms.tile_whole_rows_row("tile_softmax", 10, 64, 4, 1), "cols": forms.tile_exp_row(2, 60, 16, 1)}

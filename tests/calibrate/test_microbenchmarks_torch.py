@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from joulecast.calibrate.devices.protocol import CardFacts  # noqa: E402
 from joulecast.calibrate.microbenchmarks import loads  # noqa: E402
 from joulecast.calibrate.microbenchmarks import row_forms as forms  # noqa: E402
 from joulecast.calibrate.microbenchmarks.catalogue import single_gpu  # noqa: E402
@@ -21,7 +22,8 @@ from joulecast.calibrate.microbenchmarks.torch_runner import TorchRunner  # noqa
 from joulecast.errors import MeasurementError  # noqa: E402
 
 CPU = torch.device("cpu")
-ALL = single_gpu(memory_bytes=141 << 30)
+FACTS = CardFacts("x:0", "card", "NVIDIA", "1", None, None, None, 1980.0, None, memory_bytes=141 << 30)
+ALL = single_gpu(FACTS)
 #: One of every stratum and op, or of every pattern.
 CHOSEN = {(b.stratum, b.row["op"], b.row.get("pattern"), b.row.get("dtype"), b.row.get("layout")): b for b in ALL}
 PLAIN = [b for b in CHOSEN.values() if not b.row["op"].startswith("tile_")]

@@ -413,5 +413,5 @@ def test_a_card_without_bf16_is_measured_in_fp16(tmp_path: Path) -> None:
 
 
 def test_work_in_fp16_stands_once() -> None:
-    names = [benchmark.name for benchmark in in_fp16(single_gpu(memory_bytes=32 << 30))]
+    names = [benchmark.name for benchmark in in_fp16(single_gpu())]
     assert len(names) == len(set(names)) and not any(name.startswith("gemm_bf16") for name in names)

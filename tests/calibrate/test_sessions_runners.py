@@ -45,6 +45,6 @@ def test_a_hidden_card_is_an_error_that_says_so() -> None:
 
 
 def test_a_simulated_card_runs_on_itself() -> None:
-    bench = runners.bench_for(SimulatedCard("h200-sxm"))
+    bench = runners.runner_for(SimulatedCard("h200-sxm"))
     assert isinstance(bench.runner, SimulatedRunner)
     assert "torch" not in bench.versions

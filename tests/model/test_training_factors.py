@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.published import generations
-from joulecast.calibrate.published.fit import Linearised, TrainingRun, factors_of, fit, linearise, log_times
+from joulecast.calibrate.published.fit import Linearised, factors_of, fit, linearise, log_times
 from joulecast.calibrate.published.write import training_toml
 from joulecast.model.hardware.catalogue import load_gpu, load_training
 from joulecast.model.hardware.description import Parameter
@@ -120,7 +120,7 @@ def test_a_fit_finds_factors_and_bears_an_outlier() -> None:
 
 
 def test_the_linearised_model_follows_the_forecast() -> None:
-    run = TrainingRun("small", plan(generation="nemo-2024"), None)
+    run = plan(generation="nemo-2024")
     model = linearise([run])
     assert set(model.names) >= {"Hopper.attention", "Hopper.products.bf16", "generation.nemo-2024"}
     factors = {"Hopper.products.bf16": 0.92, "Hopper.links": 1.08, "generation.nemo-2024": 1.05}
@@ -202,7 +202,7 @@ def test_gb200_has_factors_of_its_own() -> None:
     known = {"Blackwell.attention": 1.0, "gb200.attention": 1.0, "Blackwell.spread.fp8": 1.0}
     assert factors_on(load_gpu("gb200"), "", known) == {"gb200.attention": "attention"}
     assert factors_on(load_gpu("b200"), "", known) == {"Blackwell.attention": "attention"}
-    run = TrainingRun("one", replace(plan(), cluster=replace(plan().cluster, gpu="gb200")), 1.0)
+    run = replace(plan(), cluster=replace(plan().cluster, gpu="gb200"))
     assert {name.partition(".")[0] for name in factors_of(run)} == {"gb200", "host"}
 
 

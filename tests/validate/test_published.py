@@ -12,7 +12,7 @@ from paths import ROOT
 from published_lines import LINE, write
 
 from joulecast.calibrate.published import separate_factors, shipped
-from joulecast.calibrate.published.fit import Fitted, Linearised, TrainingRun
+from joulecast.calibrate.published.fit import Fitted, Linearised
 from joulecast.calibrate.published.generations import generation_of
 from joulecast.calibrate.published.left_out import (
     Mask,
@@ -31,6 +31,7 @@ from joulecast.calibrate.published.write import separate_toml, training_toml
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description_file import parse_training
 from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan
 from joulecast.validate import run_suite
 from joulecast.validate.published.order import order_of_pairs
 from joulecast.validate.published.rates import constant_rate_s, executed_flops
@@ -429,9 +430,9 @@ def test_notes_name_what_is_computed_again() -> None:
     assert (plan.implementation.gradient_precision, plan.parallelism.fsdp_shard_size) == ("bf16", 128)
 
 
-def fake_log_times(runs: Sequence[TrainingRun], factors: Mapping[str, float]) -> np.ndarray:
+def fake_log_times(plans: Sequence[Plan], factors: Mapping[str, float]) -> np.ndarray:
     """Steps of 1 s whose logarithm grows by 0.5 with the factor's."""
-    return np.array([0.5 * np.log(factors["generation.deepspeed"]) for _ in runs])
+    return np.array([0.5 * np.log(factors["generation.deepspeed"]) for _ in plans])
 
 
 def test_a_separate_factor_counts_every_source_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 
-from joulecast.calibrate.published.fit import TrainingRun, factors_of
+from joulecast.calibrate.published.fit import factors_of
 from joulecast.calibrate.published.left_out import may_be_fitted
 from joulecast.calibrate.published.plans import PlannedRow, plan_row
 from joulecast.calibrate.published.rows import read_published
@@ -81,7 +81,7 @@ def test_they_calibrate_nothing() -> None:
     for one in rows().values():
         if one.generation.framework == "pytorch-eager":
             assert not may_be_fitted(one)
-            assert factors_of(TrainingRun("", one.plan, 1.0)) == {}
+            assert factors_of(one.plan) == {}
 
 
 @pytest.mark.parametrize(
