@@ -127,10 +127,11 @@ class JobLimits:
 
     def report(self, path: Path) -> None:
         """Limits over time and energy, and the best of every weight."""
-        from joulecast.reports.write import report_of_limits
+        from joulecast.reports.pages.limits import limits_page
+        from joulecast.reports.write import write_report
 
         plan = None if self.asked.plan is None else self.asked.loaded_plan()
-        report_of_limits(self.points, self.found, path, plan=plan)
+        write_report(limits_page(self.points, self.found, plan), path)
 
     def _plain(self) -> dict[str, Any]:
         return self.found | {"points": [point.to_dict() for point in self.points]}
@@ -162,9 +163,10 @@ class RankLimitsFound:
 
     def report(self, path: Path) -> None:
         """Plans beside those with one limit for all."""
-        from joulecast.reports.write import report_of_rank_limits
+        from joulecast.reports.pages.limits import rank_limits_page
+        from joulecast.reports.write import write_report
 
-        report_of_rank_limits(self.front, path, plan=self.asked.loaded_plan(), eta=self.asked.eta)
+        write_report(rank_limits_page(self.front, self.asked.loaded_plan(), self.asked.eta), path)
 
     def _plain(self) -> dict[str, Any]:
         return self.front.to_dict() | ({} if self.choice is None else {"choice": self.choice})

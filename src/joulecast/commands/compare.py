@@ -36,9 +36,10 @@ def compare(
     check_destinations({"--report": report}, plans)
     found = compare_plans(plans, settings or ())
     if report is not None:
-        from joulecast.reports.write import report_of_comparison
+        from joulecast.reports.pages.compare import compare_page
+        from joulecast.reports.write import write_report
 
-        report_of_comparison(found, report)
+        write_report(compare_page(found), report)
     if json:
         output.print_json(found.to_dict())
     elif csv:

@@ -123,5 +123,4 @@ def _model_flops(whole: dict[str, Any]) -> str:
 
 
 def _with_interval(whole: dict[str, Any], key: str, unit: str) -> str:
-    low, high = output.number(whole[f"{key}_p05"]), output.number(whole[f"{key}_p95"])
-    return f"{output.number(whole[key])} {unit} (5-95 %: {low} to {high})"
+    return f"{output.number(whole[key])} {unit} (5-95 %: {output.ends_of(whole, key)})"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @styled
-def front_figure(front: FrontSeries, width_in: float = 5.0) -> Figure:
+def front_figure(front: FrontSeries, width_in: float) -> Figure:
     """Plans over time and energy, with the lower bound, the chosen plan and the plan as it stands."""
     colour = scheme(False)
     figure, (axis,) = new_figure(width_in, 0.62 * width_in)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 USUAL_WEIGHT = 0.5
 
 
-def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan | None = None) -> Page:
+def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan | None) -> Page:
     """Page of one power limit for a whole job.
 
     Parameters
@@ -57,10 +57,10 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     kicker = f"{found['job']}: {len(points)} points of {found['of']}"
     more = f"The limit of least energy takes {_against(front[0], front[-1])} than the fastest."
     says = f"At a weight of {weight:g} of energy against time {_what(chosen, several)} is best"
-    says += f": {_taken(chosen.time_s, chosen.energy_j)} for {found['of']}"
+    says += f": {_taken(chosen)} for {found['of']}"
     says += "." if chosen == front[0] else f", {_against(front[0], chosen)} than at {_what(front[0], several)}."
     ends = (("fastest", front[0]), ("chosen", chosen), ("least energy", front[-1]))
-    figures = [_figure(name, p.time_s, p.energy_j, _what(p, several)) for name, p in ends]
+    figures = [Figure(name, _taken(p), _what(p, several)) for name, p in ends]
     return Page("Power limits", kicker, says, more, figures, [*sections, *_origin(plan)])
 
 
@@ -90,7 +90,7 @@ def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None
     says = f"Limits of {_watts(chosen)} W by stage"
     says += " are best." if chosen is fastest else f" take {_against(fastest, chosen)} than the fastest."
     ends = (("fastest", fastest), ("chosen", chosen), ("least energy", front.points[-1]))
-    figures = [_figure(name, p.time_s, p.energy_j, f"limits {front.together_w(p):.0f} W together") for name, p in ends]
+    figures = [Figure(name, _taken(p), f"limits {front.together_w(p):.0f} W together") for name, p in ends]
     kicker = (
         f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}: {front.simulated} plans simulated"
     )
@@ -178,12 +178,8 @@ def _against(first: JobPoint | RankLimits, other: JobPoint | RankLimits) -> str:
     return f"{percent(saved)} less energy and {percent(slower)} longer"
 
 
-def _figure(name: str, time_s: float, energy_j: float, note: str) -> Figure:
-    return Figure(name, _taken(time_s, energy_j), note)
-
-
-def _taken(time_s: float, energy_j: float) -> str:
-    return f"{unit_for('s', time_s).text(time_s)}, {unit_for('J', energy_j).text(energy_j)}"
+def _taken(point: JobPoint | RankLimits) -> str:
+    return f"{unit_for('s', point.time_s).text(point.time_s)}, {unit_for('J', point.energy_j).text(point.energy_j)}"
 
 
 def _by_weight(line: Mapping[str, Any], several: bool) -> dict[str, Any]:

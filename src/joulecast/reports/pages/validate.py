@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_LINES = 32
 
 
-def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: GpuDescription | None = None) -> Page:
+def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: GpuDescription | None) -> Page:
     """Page of a suite's result.
 
     Parameters
