@@ -264,12 +264,5 @@ def _flops(configuration: Mapping[str, Any]) -> float:
     """Operations of a plan's iteration."""
     model = load_model(configuration["model"])
     sizes = {"S": configuration["sequence_length"], "B": MICROBATCHES * configuration["micro_batch_size"]}
-    shape = {
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "ffn": model.ffn,
-        "layers": model.layers,
-        "vocab": model.vocab,
-    }
+    shape = {name: getattr(model, name) for name in ("hidden", "heads", "kv_heads", "ffn", "layers", "vocab")}
     return transformer_flops({**sizes, **shape, "recompute": "full"})

@@ -118,10 +118,11 @@ class JobLimits:
 
     def write(self, path: Path, form: str) -> None:
         """Write all points; for Zeus, or as JSON, CSV or Parquet."""
-        from joulecast.plan.limits.power_limits import export_power_limits
+        from joulecast.files import write_text
+        from joulecast.plan.limits.power_limits import zeus_power_limits
 
         if form == ZEUS_LIMITS:
-            export_power_limits(self.points, path)
+            write_text(path, zeus_power_limits(self.points))
         else:
             _write(path, form, self._plain(), [point.to_dict() for point in self.points])
 

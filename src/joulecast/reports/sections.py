@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ def with_interval(label: str, value: float, low: float | None, high: float | Non
 
 def figure_of(source: object, key: str, label: str, unit: Unit) -> Figure:
     """A field with its 90 % interval, whose ends are fields called after it, or entries of a table."""
-    get = source.get if isinstance(source, Mapping) else partial(getattr, source)
+    get: Callable[[str], Any] = source.get if isinstance(source, Mapping) else partial(getattr, source)
     return with_interval(label, get(key), get(f"{key}_p05"), get(f"{key}_p95"), unit)
 
 

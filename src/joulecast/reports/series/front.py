@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
+from joulecast.plan.knobs.time_limit import ROOM, none_within
 from joulecast.reports.palette import word
 from joulecast.reports.saved import number_of
 
@@ -197,11 +198,9 @@ def of_saved(data: Mapping[str, Any], path: Path, time_limit_s: float | None = N
     bound = data.get("lower_bound", ())
     fastest = points[0].time_s
     limit, why = (fastest * (1 + SLOWER_SHARE), WHY_FAST) if time_limit_s is None else (time_limit_s, WHY_WITHIN)
-    chosen = max((i for i, p in enumerate(points) if p.time_s <= limit * (1.0 + 1e-12)), default=None)
+    chosen = max((i for i, p in enumerate(points) if p.time_s <= limit * ROOM), default=None)
     if chosen is None:
-        raise InputError(
-            f"no plan takes {limit:g} s or less", key="--time-limit", remedy=f"The fastest takes {fastest:.6g} s."
-        )
+        raise none_within(limit, fastest)
     times, energies = (tuple(float(b[key]) for b in bound) for key in ("time_s", "energy_j"))
     return FrontSeries(tuple(points), times, energies, chosen, why, time_limit_s=time_limit_s)
 

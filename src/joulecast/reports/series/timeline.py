@@ -143,7 +143,7 @@ def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) 
     problem = front.problem
     dag, gpus = problem.dag, problem.gpus_per_rank
     options = [problem.option(v, c) for v, c in enumerate(point.choice.tolist())]
-    start = start_times_s(front, [o.time_s for o in options])
+    start = dag.starts([o.time_s for o in options], dag.latency_s.tolist())
     lanes, first = [], 0
     for rank, order in enumerate(dag.ranks):
         bars = []
@@ -151,7 +151,7 @@ def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) 
             o = options[place]
             knobs = ", ".join(f"{word(name)} {value}" for name, value in o.knobs if value is not None)
             power = o.energy_j / o.time_s / gpus
-            begin = float(start[place])
+            begin = start[place]
             bars.append(
                 Bar(instruction.kind, instruction.microbatch, begin, begin + o.time_s, power, o.clock_mhz, knobs)
             )
@@ -159,20 +159,6 @@ def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) 
         wait = float(problem.wait_power_w[rank]) / gpus
         lanes.append(Lane(rank, gpus, tuple(bars), (), (), *_steps(bars, wait, point.time_s)))
     return TimelineSeries(point.time_s, tuple(lanes), limits_w)
-
-
-def start_times_s(front: Front, time_s: Sequence[float]) -> Float:
-    """Earliest start of every instruction, in the flat order of the graph, shape ``(n,)`` [s]."""
-    dag = front.problem.dag
-    follows: list[list[tuple[int, float]]] = [[] for _ in range(dag.instructions)]
-    for u, v, latency in zip(dag.source.tolist(), dag.target.tolist(), dag.latency_s.tolist(), strict=True):
-        follows[u].append((v, latency))
-    start = [0.0] * dag.instructions
-    for u in dag.order.tolist():
-        end = start[u] + time_s[u]
-        for v, latency in follows[u]:
-            start[v] = max(start[v], end + latency)
-    return np.array(start)
 
 
 def merged(start_s: Float, end_s: Float, most: int) -> tuple[Interval, ...]:
