@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from joulecast.command_line import front_lines, output
 from joulecast.command_line.front_asked import JOB_LIMITS, RANK_LIMITS, ZEUS_LIMITS, ZEUS_PFO, FrontAsked
@@ -20,26 +20,7 @@ if TYPE_CHECKING:
     from joulecast.plan.limits.rank_limits import RankLimitFront
 
 
-class Answer(Protocol):
-    """A front, however it was asked."""
-
-    def rows(self) -> Rows:
-        """Lines of the table."""
-
-    def print_json(self) -> None:
-        """Print all of it."""
-
-    def print(self) -> None:
-        """Print it for people, or in the format that was asked for."""
-
-    def write(self, path: Path, form: str) -> None:
-        """Write a file, whole or not at all."""
-
-    def report(self, path: Path) -> None:
-        """Write a report."""
-
-
-def answer(asked: FrontAsked) -> Answer:
+def answer(asked: FrontAsked) -> Instructions | JobLimits | RankLimitsFound:
     """Find the front that is asked for.
 
     Raises
@@ -52,7 +33,10 @@ def answer(asked: FrontAsked) -> Answer:
     if kind == RANK_LIMITS:
         return _rank_limits(asked, space)
     if kind == JOB_LIMITS:
-        return _job_limits(asked)
+        from joulecast.command_line.front_reports import power_limit_report
+
+        with output.working("forecasting power limits"):
+            return JobLimits(asked, *power_limit_report(asked))
     return _instructions(asked, space)
 
 
@@ -144,7 +128,7 @@ class RankLimitsFound:
 
     asked: FrontAsked
     front: RankLimitFront
-    choice: dict[str, Any] | None = field(default=None)
+    choice: dict[str, Any] | None
 
     def rows(self) -> Rows:
         """One line for each rank of each plan."""
@@ -197,19 +181,12 @@ def _rank_limits(asked: FrontAsked, space: FrontSpace | None) -> RankLimitsFound
         front = rank_limit_front(plan, limits, budget_w=asked.power_budget, space=space)
     if asked.time_limit is not None:
         front = front.within(asked.time_limit)
-    if asked.eta is None:
-        return RankLimitsFound(asked, front)
-    best = front.best(asked.eta)
-    choice: dict[str, Any] = {"eta": asked.eta, "time_s": best.time_s, "energy_j": best.energy_j}
-    return RankLimitsFound(asked, front, choice | {"power_limit_w": list(best.power_limit_w), **dict(best.knobs)})
-
-
-def _job_limits(asked: FrontAsked) -> JobLimits:
-    from joulecast.command_line.front_reports import power_limit_report
-
-    with output.working("forecasting power limits"):
-        points, found = power_limit_report(asked)
-    return JobLimits(asked, points, found)
+    choice: dict[str, Any] | None = None
+    if asked.eta is not None:
+        best = front.best(asked.eta)
+        choice = {"eta": asked.eta, "time_s": best.time_s, "energy_j": best.energy_j}
+        choice |= {"power_limit_w": list(best.power_limit_w), **dict(best.knobs)}
+    return RankLimitsFound(asked, front, choice)
 
 
 def _instructions(asked: FrontAsked, space: FrontSpace | None) -> Instructions:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, band, dots, error_bar, limit_line, polyline
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, between, interval, spaced, unit_for
-from joulecast.reports.series.front import BAND, MARGIN, Forecast, FrontSeries, PlanPoint
+from joulecast.reports.series.front import BAND, MARGIN, FrontSeries, PlanPoint
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.plan_ends import PlanInterval
+    from joulecast.simulator.iteration.result import Iteration
 
 #: Kinds of instruction whose knobs the label at the pointer shows; the list below the chart has all.
 SHOWN_KNOBS = 10
@@ -59,8 +60,7 @@ def _range(front: FrontSeries, unit: Unit, name: str) -> list[float]:
     """Range of an axis around plans and forecast; the bound alone would stretch it."""
     values = [getattr(p, name) for p in front.points]
     if front.forecast is not None:
-        ends = [getattr(front.forecast, f"{name}{end}") for end in ("", "_p05", "_p95")]
-        values += [v for v in ends if v is not None]
+        values += [getattr(front.forecast, f"{name}{end}") for end in ("", "_p05", "_p95")]
     if name == "energy_j":
         values += [v for ends in front.band_j for v in ends]
     low, high = min(values), max(values)
@@ -86,7 +86,7 @@ def _chosen(front: FrontSeries, time: Unit, energy: Unit) -> Trace:
     return _dots([point], [text], time, energy, {"color": "@chosen", "size": 16, "symbol": "star", "line": line})
 
 
-def _forecast(plan: Forecast, time: Unit, energy: Unit) -> Trace:
+def _forecast(plan: Iteration, time: Unit, energy: Unit) -> Trace:
     text = f"<b>the plan as it stands</b><br>{time.text(plan.time_s)}, {energy.text(plan.energy_j)}"
     line = {"color": "@forecast", "width": 3}
     marker = {"color": "@forecast", "size": 11, "symbol": "x-thin", "line": line}
@@ -96,13 +96,12 @@ def _forecast(plan: Forecast, time: Unit, energy: Unit) -> Trace:
         ("error_x", plan.time_s, plan.time_s_p05, plan.time_s_p95, time),
         ("error_y", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy),
     ):
-        if low is not None and high is not None:
-            trace[name] = error_bar(unit.of([high - value]), unit.of([value - low]), "@forecast/60")
+        trace[name] = error_bar(unit.of([high - value]), unit.of([value - low]), "@forecast/60")
     return trace
 
 
 def _dots(
-    plans: Sequence[PlanPoint | Forecast], texts: Sequence[str], time: Unit, energy: Unit, marker: Mapping[str, Any]
+    plans: Sequence[PlanPoint | Iteration], texts: Sequence[str], time: Unit, energy: Unit, marker: Mapping[str, Any]
 ) -> Trace:
     return dots(time.of(p.time_s for p in plans), energy.of(p.energy_j for p in plans), texts, marker)
 

@@ -15,7 +15,7 @@ from joulecast.reports.series.timeline import limits_w
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.front import Front
-    from joulecast.reports.series.front import Forecast, FrontSeries, PlanPoint
+    from joulecast.reports.series.front import FrontSeries, PlanPoint
     from joulecast.simulator.iteration.result import Iteration
 
 #: Times that differ by less are called the same: no forecast tells a thousandth.
@@ -62,7 +62,7 @@ def answer(series: FrontSeries) -> str:
     return f"The chosen plan {taken}: {saved} than {other}, and {slower}."
 
 
-def _against(one: PlanPoint | Forecast, other: PlanPoint) -> tuple[str, str]:
+def _against(one: PlanPoint | Iteration, other: PlanPoint) -> tuple[str, str]:
     saved, slower = 1.0 - other.energy_j / one.energy_j, other.time_s / one.time_s - 1.0
     pace = "as fast" if abs(slower) < SAME else f"{percent(abs(slower), 2)} {'slower' if slower >= 0 else 'faster'}"
     return f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} energy", pace

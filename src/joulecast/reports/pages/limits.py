@@ -152,21 +152,21 @@ def _line(front: RankLimitFront, point: RankLimits, is_chosen: bool) -> dict[str
         "limits by stage [W]": _watts(point),
         "together [W]": front.together_w(point),
         "mean power by stage [W]": " ".join(f"{power:.0f}" for power in point.power_w),
-        **{name: f"{spaced(low)} to {spaced(high)}" for name, low, high in _ends(point)},
+        **_ends(point),
         **dict(point.knobs),
         "": "chosen" if is_chosen else "",
     }
 
 
-def _ends(point: RankLimits) -> list[tuple[str, float, float]]:
+def _ends(point: RankLimits) -> dict[str, str]:
     """Ends of a plan's intervals by what the table calls them."""
     ends = interval_ends(point)
     names = (("time", "time_s", "s"), ("energy", "energy_j", "J"), ("power, all GPUs", "power_w", "W"))
-    return [
-        (f"{word}, 5 to 95 % [{unit}]", ends[f"{name}_p05"], ends[f"{name}_p95"])
+    return {
+        f"{word}, 5 to 95 % [{unit}]": f"{spaced(ends[f'{name}_p05'])} to {spaced(ends[f'{name}_p95'])}"
         for word, name, unit in names
         if f"{name}_p05" in ends
-    ]
+    }
 
 
 def _watts(point: RankLimits) -> str:

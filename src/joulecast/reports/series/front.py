@@ -36,18 +36,6 @@ WHY_FAST = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the faste
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """A forecast with its 90 % interval, ``None`` where there is none."""
-
-    time_s: float
-    energy_j: float
-    time_s_p05: float | None = None
-    time_s_p95: float | None = None
-    energy_j_p05: float | None = None
-    energy_j_p95: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PlanPoint:
     """One plan: what it takes, the least that its time allows, and its knobs by stage and kind of instruction.
 
@@ -86,7 +74,7 @@ class FrontSeries:
     bound_j: tuple[float, ...]
     chosen: int
     why: str
-    forecast: Forecast | None = None
+    forecast: Iteration | None = None
     time_limit_s: float | None = None
 
     @property
@@ -127,7 +115,7 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
         tuple(bound_j.tolist()),
         chosen,
         why,
-        None if iteration is None else forecast_of(iteration),
+        iteration,
         time_limit_s,
     )
 
@@ -135,11 +123,6 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
 def _thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """At most about :data:`MOST_BREAKPOINTS` of many, with both ends: a convex curve looks the same with fewer."""
     return values[np.unique(np.linspace(0, len(values) - 1, MOST_BREAKPOINTS).round().astype(np.int64))]
-
-
-def forecast_of(iteration: Iteration) -> Forecast:
-    """Time and energy of a forecast with their intervals."""
-    return Forecast(*(getattr(iteration, name) for name in Forecast.__dataclass_fields__))
 
 
 def knobs_of(front: Front, point: FrontPoint) -> tuple[tuple[str, str], ...]:

@@ -142,20 +142,17 @@ def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) 
     """
     problem = front.problem
     dag, gpus = problem.dag, problem.gpus_per_rank
-    options = [problem.option(v, c) for v, c in enumerate(point.choice.tolist())]
-    start = dag.starts([o.time_s for o in options], dag.latency_s.tolist())
-    lanes, first = [], 0
+    chosen = front.options(point)
+    starts = dag.split(dag.starts([o.time_s for of in chosen for o in of], dag.latency_s.tolist()))
+    lanes = []
     for rank, order in enumerate(dag.ranks):
         bars = []
-        for place, instruction in enumerate(order, first):
-            o = options[place]
+        for instruction, o, begin in zip(order, chosen[rank], starts[rank], strict=True):
             knobs = ", ".join(f"{word(name)} {value}" for name, value in o.knobs if value is not None)
             power = o.energy_j / o.time_s / gpus
-            begin = start[place]
             bars.append(
                 Bar(instruction.kind, instruction.microbatch, begin, begin + o.time_s, power, o.clock_mhz, knobs)
             )
-        first += len(order)
         wait = float(problem.wait_power_w[rank]) / gpus
         lanes.append(Lane(rank, gpus, tuple(bars), (), (), *_steps(bars, wait, point.time_s)))
     return TimelineSeries(point.time_s, tuple(lanes), limits_w)
