@@ -47,15 +47,10 @@ def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[R
     return [Prediction.of_forecast(forecast, i, row.gpus, work.busy_share or 1.0) for i, (work, row) in pieces]
 
 
-def predict_blocks(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
-    """Single blocks run back to back, steps of decoding, and whole single-GPU training steps."""
+def predict_training(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
+    """Single blocks run back to back, steps of decoding, and whole training steps on one or several GPUs."""
     ways = {"block": _predict_block, "decode": _predict_decoding}
     return [guarded(ways.get(row.op, _predict_iteration), gpu, row) for row in rows]
-
-
-def predict_iterations(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
-    """Whole training iterations on several GPUs."""
-    return [guarded(_predict_iteration, gpu, row) for row in rows]
 
 
 def block_operators(row: Row) -> list[Operator]:

@@ -56,16 +56,11 @@ def predict(
     if json:
         output.print_json(iteration.to_dict())
     elif csv:
-        output.print_csv(stage_rows(iteration))
+        from joulecast.simulator.iteration.result import flat_line
+
+        output.print_csv([flat_line(stage) for stage in iteration.to_dict()["stages"]])
     else:
         print_iteration(iteration)
-
-
-def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
-    """One flat line for each pipeline stage, as of one of its GPUs."""
-    from joulecast.simulator.iteration.result import flat_line
-
-    return [flat_line(stage) for stage in iteration.to_dict()["stages"]]
 
 
 def print_iteration(iteration: Iteration) -> None:

@@ -17,9 +17,9 @@ from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.pages.site_section import nothing_beyond, run_figures, site_figures, site_section
 from joulecast.reports.palette import word
 from joulecast.reports.sections import assumptions, figure_of, plan_section, provenance
-from joulecast.reports.series import ledger as ledger_series
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.front import of_front
+from joulecast.reports.series.ledger import ledger_of
 from joulecast.reports.series.slots import crowded
 from joulecast.reports.series.timeline import limit_words, limits_w
 from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
@@ -181,10 +181,7 @@ def timeline_section(iteration: Iteration) -> Section:
 def ledger_section(iteration: Iteration) -> Section:
     """Where the energy goes."""
     result = iteration.to_dict()
-    splits = {
-        "by component": ledger_series.by_component(result),
-        "by instruction": ledger_series.by_instruction(result),
-    }
+    splits = {f"by {by}": ledger_of(result, by) for by in ("component", "instruction")}
     rows: list[dict[str, str | float]] = []
     for label, ledger in splits.items():
         columns = [f"{row} [J]" for row in ledger.rows]
