@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 MOST_CLOCKS = 10
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("choose")(choose)
-
-
 def choose(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
     settings: output.SetOption = None,

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from joulecast.plan.comparison.compare import Comparison
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("compare")(compare)
-
-
 def compare(
     plans: Annotated[
         list[Path], typer.Argument(metavar="PLAN.toml…", help="Two or more plans; the first is the reference.")

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("predict")(predict)
-
-
 def predict(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
     settings: output.SetOption = None,

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from joulecast.plan.sweep.space import Space
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("sweep")(sweep)
-
-
 def sweep(
     space: Annotated[Path, typer.Argument(metavar="SPACE.toml", help="A plan whose values may be lists or ranges.")],
     settings: Annotated[

@@ -67,7 +67,7 @@ def provenance(gpu: GpuDescription) -> Section:
         {
             "table": row.table,
             "name": row.name,
-            "value": f"{_value(row.value)} {row.unit}".strip(),
+            "value": f"{_words(row.value)} {row.unit}".strip(),
             "standard deviation": None if isinstance(row.value, str | bool) or not row.sd else row.sd,
             "how": row.status,
             "source": row.source,
@@ -112,7 +112,3 @@ def _words(value: Any) -> str:
     if is_dataclass(value):
         return ", ".join(f"{field.name} {_words(getattr(value, field.name))}" for field in fields(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _value(value: float | str | bool) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

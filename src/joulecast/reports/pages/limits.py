@@ -47,9 +47,10 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     everything = folded(f"All {len(points)} limits as numbers", table([_row(p.to_dict(), several) for p in points]))
     label = f"Time and energy of {found['of']} at every power limit"
     chart = time_energy_chart("limits", label, groups, found["of"])
+    weights = [{"weight from": w["eta_from"], "to": w["eta_to"]} | _row(w, several) for w in found["by_weight"]]
     sections = [
         Section("Time and energy under power limits", about, (chart,), everything),
-        Section("The best limit at every weight", table([_by_weight(line, several) for line in found["by_weight"]])),
+        Section("The best limit at every weight", table(weights)),
     ]
     if found["never_reach_the_target"]:
         sizes_out = (f"batch size {size} does not always reach the target" for size in found["never_reach_the_target"])
@@ -180,10 +181,6 @@ def _against(first: JobPoint | RankLimits, other: JobPoint | RankLimits) -> str:
 
 def _taken(point: JobPoint | RankLimits) -> str:
     return f"{unit_for('s', point.time_s).text(point.time_s)}, {unit_for('J', point.energy_j).text(point.energy_j)}"
-
-
-def _by_weight(line: Mapping[str, Any], several: bool) -> dict[str, Any]:
-    return {"weight from": line["eta_from"], "to": line["eta_to"], **_row(line, several)}
 
 
 def _row(line: Mapping[str, Any], several: bool) -> dict[str, Any]:
