@@ -17,7 +17,6 @@ from joulecast.validate.scoring.result import Answer, Prediction, Unpredicted, g
 
 if TYPE_CHECKING:
     from joulecast.model.framework.implementation import AttentionBackend, Modules
-    from joulecast.simulator.iteration.result import Iteration
 
 
 def predict_kernels(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
@@ -48,15 +47,10 @@ def _repeated(gpu: GpuDescription, works: Sequence[KernelWork], rows: Sequence[R
     return [Prediction.of_forecast(forecast, i, row.gpus, work.busy_share or 1.0) for i, (work, row) in pieces]
 
 
-def predict_blocks(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
-    """Single blocks run back to back, steps of decoding, and whole single-GPU training steps."""
+def predict_training(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
+    """Single blocks run back to back, steps of decoding, and whole training steps on one or several GPUs."""
     ways = {"block": _predict_block, "decode": _predict_decoding}
     return [guarded(ways.get(row.op, _predict_iteration), gpu, row) for row in rows]
-
-
-def predict_iterations(gpu: GpuDescription, rows: Sequence[Row]) -> list[Answer]:
-    """Whole training iterations on several GPUs."""
-    return [guarded(_predict_iteration, gpu, row) for row in rows]
 
 
 def block_operators(row: Row) -> list[Operator]:
@@ -129,7 +123,7 @@ def _predict_iteration(gpu: GpuDescription, row: Row) -> Answer:
     from joulecast.simulator.plan_file.plan import plan_from_dict
 
     plan = plan_from_dict(plan_of_row(_beside(row), gpu.name), file=row.name, gpu=gpu)
-    return of_iteration(forecast(plan, gpu=as_trained(gpu, plan), must_fit=False))
+    return Prediction.of_iteration(forecast(plan, gpu=as_trained(gpu, plan), must_fit=False))
 
 
 def _beside(row: Row) -> Configuration:
@@ -138,23 +132,6 @@ def _beside(row: Row) -> Configuration:
     if not isinstance(name, str) or not name.endswith(".json"):
         return row.configuration
     return {**row.configuration, "catalogue": str(Path(row.file).parent / name)}
-
-
-def of_iteration(iteration: Iteration) -> Prediction:
-    """What a forecast iteration says of a measured one."""
-    return Prediction(
-        time_s=iteration.time_s,
-        energy_j=iteration.energy_j,
-        power_w=iteration.power_w,
-        sm_clock_mhz=iteration.clock_mhz,
-        time_s_p05=iteration.time_s_p05,
-        time_s_p95=iteration.time_s_p95,
-        energy_j_p05=iteration.energy_j_p05,
-        energy_j_p95=iteration.energy_j_p95,
-        power_w_p05=iteration.power_w_p05,
-        power_w_p95=iteration.power_w_p95,
-        peak_mem_bytes=max(rank.memory_bytes for rank in iteration.ranks),
-    )
 
 
 def fit(rows: Sequence[Row], base: GpuDescription) -> GpuDescription:

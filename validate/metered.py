@@ -10,9 +10,8 @@ from joulecast.calibrate.rows.measured import Row, read_rows, row_of
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.validate.adapters import of_iteration
 from joulecast.validate.scoring.baselines import GEMM_FLOPS_PER_S, GEMM_POWER_W, H200, Trivial, baselines_of
-from joulecast.validate.scoring.result import ScoredRow, SuiteResult, Unpredicted
+from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.scoring.summary import summarise
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def run_metered(data: str | Path, gpu: str | None = None) -> SuiteResult:
     kept, forecasts = [row for row, _ in pairs], [one for _, one in pairs]
     rules = baselines_of([_trivial(one) for one in forecasts], kept, [FAMILY] * len(kept))
     scored = tuple(
-        ScoredRow(row, of_iteration(one), FAMILY, baseline=rule)
+        ScoredRow(row, Prediction.of_iteration(one), FAMILY, baseline=rule)
         for row, one, rule in zip(kept, forecasts, rules, strict=True)
     )
     return SuiteResult(

@@ -137,14 +137,14 @@ SUITES = {
         Suite(
             "blocks",
             frozenset({"block", "decode", "train_step"}),
-            adapters.predict_blocks,
+            adapters.predict_training,
             block_family,
             lambda row: (f"tensor-parallel {row.configuration.get('tp') or 1}",),
         ),
         Suite(
             "train",
             frozenset({"train_iter"}),
-            adapters.predict_iterations,
+            adapters.predict_training,
             lambda row: "iteration",
             lambda row: (),
             more_ops=frozenset({"train_step"}),

@@ -9,6 +9,12 @@ from joulecast.calibrate.rows.fields import MOST, Configuration, flag, whole_num
 from joulecast.errors import DataError
 from joulecast.validate.megatron_rows import with_megatron
 
+#: Documents that sequences were packed with and attention kept apart, and a loss that is no cross-entropy, of which
+#: some take pairs of sequences: keys in the words of ``[workload]``.
+AS_IN_WORKLOAD = (
+    *("document_tokens", "document_packing"),
+    *("objective", "reference", "completion_tokens", "teacher", "old_log_probabilities", "num_iterations"),
+)
 _REQUIRED = ("hidden", "heads", "vocab", "layers")
 
 
@@ -108,8 +114,7 @@ def _iteration(row: Configuration, gpu: str) -> dict[str, Any]:
             **precision(row),
             **expert_load(row),
             **adapters(row),
-            **documents(row),
-            **pairs(row),
+            **{key: row[key] for key in AS_IN_WORKLOAD if row.get(key) is not None},
         },
         "cluster": {"gpu": gpu, "gpus": tp * pp * cp * dp},
         "parallelism": {
@@ -155,16 +160,8 @@ def precision(row: Configuration) -> dict[str, Any]:
 
 def modules(row: Configuration) -> dict[str, Any]:
     """Whose modules ran, with what dropout, where the row says it."""
-    found: dict[str, Any] = {}
-    if row.get("modules") is not None:
-        found["modules"] = str(row["modules"])
-    if row.get("dropout"):
-        found["dropout"] = row["dropout"]
-    if row.get("log_probabilities") is not None:
-        found["log_probabilities"] = str(row["log_probabilities"])
-    if row.get("liger_kernel"):
-        found["liger_kernel"] = row["liger_kernel"]
-    return found
+    words = {key: str(row[key]) for key in ("modules", "log_probabilities") if row.get(key) is not None}
+    return words | {key: row[key] for key in ("dropout", "liger_kernel") if row.get(key)}
 
 
 def adapters(row: Configuration) -> dict[str, Any]:
@@ -175,17 +172,6 @@ def adapters(row: Configuration) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError("field 'lora' is not a table", key="lora")
     return {"lora": found}
-
-
-def documents(row: Configuration) -> dict[str, Any]:
-    """Documents that sequences were packed with and attention kept apart, in the words of ``[workload]``."""
-    return {key: row[key] for key in ("document_tokens", "document_packing") if row.get(key) is not None}
-
-
-def pairs(row: Configuration) -> dict[str, Any]:
-    """A loss that is no cross-entropy, in the words of ``[workload]``; samples of some are pairs of sequences."""
-    keys = ("objective", "reference", "completion_tokens", "teacher", "old_log_probabilities", "num_iterations")
-    return {key: row[key] for key in keys if row.get(key) is not None}
 
 
 def permutation(row: Configuration) -> dict[str, Any]:

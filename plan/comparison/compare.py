@@ -201,16 +201,9 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _results(iteration: Iteration, scale: float) -> dict[str, float | None]:
     """What a plan's forecast says, for the tokens of the reference's iteration."""
     site = iteration.site
+    scales = {"time_s": scale, "energy_j": scale, "power_w": 1.0}
     found: dict[str, float | None] = {
-        "time_s": iteration.time_s * scale,
-        "time_s_p05": iteration.time_s_p05 * scale,
-        "time_s_p95": iteration.time_s_p95 * scale,
-        "energy_j": iteration.energy_j * scale,
-        "energy_j_p05": iteration.energy_j_p05 * scale,
-        "energy_j_p95": iteration.energy_j_p95 * scale,
-        "power_w": iteration.power_w,
-        "power_w_p05": iteration.power_w_p05,
-        "power_w_p95": iteration.power_w_p95,
+        **{n + e: getattr(iteration, n + e) * by for n, by in scales.items() for e in ("", "_p05", "_p95")},
         "gpus": float(iteration.gpus),
         "clock_mhz": iteration.clock_mhz,
         "tokens_per_s": iteration.tokens_per_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +15,8 @@ from joulecast.simulator.schedules import Instruction, Schedule, stage_of_chunk
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
+Value = TypeVar("Value")
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +62,21 @@ class InstructionDag:
         """Pipeline rank of each instruction, shape ``(n,)``."""
         return np.repeat(np.arange(len(self.ranks)), [len(order) for order in self.ranks])
 
-    def split(self, values: Sequence[object]) -> list[list[object]]:
+    def split(self, values: Sequence[Value]) -> list[list[Value]]:
         """Values of all instructions as one list for each pipeline rank."""
         ends = np.cumsum([0, *(len(order) for order in self.ranks)])
         return [list(values[a:b]) for a, b in pairwise(ends)]
+
+    def starts(self, time: Sequence[Number], latency: Sequence[Number]) -> list[Number]:
+        """Earliest start of every instruction, by what each takes and each dependency's latency, all in one unit."""
+        needs: list[list[tuple[int, Number]]] = [[] for _ in range(self.instructions)]
+        for u, v, after in zip(self.source.tolist(), self.target.tolist(), latency, strict=True):
+            needs[v].append((u, after))
+        start: list[Number] = [type(time[0])(0)] * self.instructions
+        for v in self.order.tolist():
+            if needs[v]:
+                start[v] = max(start[u] + time[u] + after for u, after in needs[v])
+        return start
 
 
 def make_dag(

@@ -11,8 +11,8 @@ from joulecast.plan.exact.front_guards import check_curve, check_points
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import Plans, energy_best, rounded_plans
-from joulecast.plan.exact.time_limit import no_plan_so_fast
 from joulecast.plan.knobs.options import TIME_QUANTUM_S, quanta
+from joulecast.plan.knobs.time_limit import ROOM, none_within
 
 Float = NDArray[np.float64]
 
@@ -49,9 +49,9 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
         points = _within_power(problem, points, problem.power_limit_w)
     if time_limit_s is not None:
         fastest = points[0].time_s
-        points = [p for p in points if p.time_s <= time_limit_s * (1.0 + 1e-12)]
+        points = [p for p in points if p.time_s <= time_limit_s * ROOM]
         if not points:
-            raise no_plan_so_fast(time_limit_s, fastest)
+            raise none_within(time_limit_s, fastest)
     return Front(problem, curve, tuple(points))
 
 

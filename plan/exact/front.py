@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import energy_best
-from joulecast.plan.exact.time_limit import no_plan_so_fast
 from joulecast.plan.knobs.options import Option
+from joulecast.plan.knobs.time_limit import ROOM, none_within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,7 @@ class Front:
         """
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - ROUNDING):
-            raise no_plan_so_fast(time_s, float(time[0]))
+            raise none_within(time_s, time[0])
         return float(np.interp(time_s, time, energy))
 
     def at(self, time_s: float, key: str = "--time-limit") -> FrontPoint:
@@ -142,9 +142,9 @@ class Front:
         InputError
             No plan is so fast.
         """
-        place = bisect_right(self._plan_times, time_s * (1.0 + 1e-12)) - 1
+        place = bisect_right(self._plan_times, time_s * ROOM) - 1
         if place < 0:
-            raise no_plan_so_fast(time_s, self.plans[0].time_s, key)
+            raise none_within(time_s, self.plans[0].time_s, key)
         return self.plans[place]
 
     def energy_j(self, point: FrontPoint, time_s: float) -> float:
@@ -153,9 +153,7 @@ class Front:
 
     def options(self, point: FrontPoint) -> list[list[Option]]:
         """Chosen option of every instruction, by pipeline rank in order of execution."""
-        chosen = [self.problem.option(v, c) for v, c in enumerate(point.choice.tolist())]
-        ends = np.cumsum([0, *(len(order) for order in self.problem.dag.ranks)]).tolist()
-        return [chosen[a:b] for a, b in pairwise(ends)]
+        return self.problem.dag.split([self.problem.option(v, c) for v, c in enumerate(point.choice.tolist())])
 
     def clocks_mhz(self, point: FrontPoint) -> list[list[float | int]]:
         """Clock of every instruction, by pipeline rank in order of execution; whole numbers where they are."""

@@ -162,13 +162,7 @@ def _network(
 
 def _earliest(dag: InstructionDag, net: Network) -> Int:
     """Earliest time of every node where all instructions take their slowest time; the last two are source and sink."""
-    n = dag.instructions
-    start, end = [0] * n, [0] * n
-    slowest = net.hull_time[net.slowest].tolist()
-    needs: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for u, v, latency in zip(dag.source.tolist(), dag.target.tolist(), quanta(dag.latency_s).tolist(), strict=True):
-        needs[v].append((u, latency))
-    for v in dag.order.tolist():
-        start[v] = max([end[u] + latency for u, latency in needs[v]], default=0)
-        end[v] = start[v] + slowest[v]
-    return np.append(np.stack([start, end], 1).ravel(), [0, max(end)])
+    slowest: Int = net.hull_time[net.slowest]
+    start = np.array(dag.starts(slowest.tolist(), quanta(dag.latency_s).tolist()), dtype=np.int64)
+    end = start + slowest
+    return np.append(np.stack([start, end], 1).ravel(), [0, end.max()])

@@ -120,15 +120,10 @@ class FrontProblem:
 
     def time_s(self, choice: Choice) -> float:
         """Iteration time of a plan: the longest chain of instructions and latencies [s]."""
-        needs: list[list[tuple[int, float]]] = [[] for _ in range(self.dag.instructions)]
-        edges = zip(self.dag.source.tolist(), self.dag.target.tolist(), self.dag.latency_s.tolist(), strict=True)
-        for u, v, latency in edges:
-            needs[v].append((u, latency))
-        end = [0.0] * self.dag.instructions
-        for v in self.dag.order.tolist():
-            start = max([end[u] + latency for u, latency in needs[v]], default=0.0)
-            end[v] = start + self.option(v, choice[v]).time_s
-        return max(end)
+        times = [self.option(v, c).time_s for v, c in enumerate(choice.tolist())]
+        latency: list[float] = self.dag.latency_s.tolist()
+        starts = self.dag.starts(times, latency)
+        return max(start + time for start, time in zip(starts, times, strict=True))
 
     def rank_energies_j(self, choice: Choice, time_s: float) -> Float:
         """Energy of every rank's GPUs in an iteration of this plan that lasts ``time_s``, shape ``(ranks,)`` [J]."""

@@ -66,7 +66,7 @@ class Plans:
         return self.time_s, self.cost_j, self.position
 
 
-def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: float | None = None) -> Plans:
+def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: float | None) -> Plans:
     """Discrete plans along the whole curve.
 
     Parameters
@@ -85,7 +85,8 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
     deadlines, limits = deadlines_s(problem, curve, times), times * TIME_QUANTUM_S
     found = [_fastest(problem, curve, gains)]
     for corner, thresholds in ((g.corner, THRESHOLDS), (g.near, NEAR_THRESHOLDS)):
-        found.append(_empty(len(times) * len(thresholds), n))
+        rows = len(times) * len(thresholds)
+        found.append(Plans(np.empty(rows), np.empty(rows), np.empty((rows, n), dtype=np.int64)))
         round_all(g, corner, deadlines, limits, np.array(thresholds), gains, *found[-1].columns)
     return evaluated(problem, improved(problem, curve, undominated(joined(*found)), gains))
 
@@ -93,10 +94,6 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
 def joined(*plans: Plans) -> Plans:
     """All plans in a row."""
     return Plans(*(np.concatenate(parts) for parts in zip(*(p.columns for p in plans), strict=True)))
-
-
-def _empty(count: int, instructions: int) -> Plans:
-    return Plans(np.empty(count), np.empty(count), np.empty((count, instructions), dtype=np.int64))
 
 
 def gains_of(problem: FrontProblem) -> Gains:
@@ -161,7 +158,7 @@ def distance_to_bound(problem: FrontProblem, curve: TimeCostCurve, plans: Plans)
     return np.asarray((plans.cost_j - least) / (least + wait))
 
 
-def target_times(problem: FrontProblem, curve: TimeCostCurve, count: int, time_limit_s: float | None = None) -> Float:
+def target_times(problem: FrontProblem, curve: TimeCostCurve, count: int, time_limit_s: float | None) -> Float:
     """About ``count`` times for which to look for plans [time quanta].
 
     Evenly up to the energy-best one and more thinly beyond, and the limit where it lies on the curve.

@@ -42,7 +42,7 @@ def check_tie(tie: str) -> None:
         raise UnknownNameError("kind of simple plan", tie, TIES, key="--simple")
 
 
-def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_limit_s: float | None = None) -> Plans:
+def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_limit_s: float | None) -> Plans:
     """Plans along the front whose instructions share choices.
 
     Parameters

@@ -145,7 +145,7 @@ def straggler_table(front: Front, times_s: Sequence[float] | None = None) -> tup
     """
     if times_s is not None and not np.isfinite(times_s).all():
         raise InputError("a straggler must end", key="--straggler-time", remedy="Give its time in seconds.")
-    unplanned = _energy_of_fastest_options(front.problem)
+    fastest_s, fastest_j = front.problem.evaluate(np.zeros(front.problem.dag.instructions, dtype=np.int32))
     times = [plan.time_s for plan in front.plans] if times_s is None else times_s
     rows = []
     for time in times:
@@ -156,14 +156,10 @@ def straggler_table(front: Front, times_s: Sequence[float] | None = None) -> tup
                 point=point,
                 energy_j=front.energy_j(point, float(time)),
                 fastest_plan_j=front.energy_j(front.plans[0], float(time)),
-                fastest_options_j=unplanned[1] + front.problem.total_wait_power_w * (float(time) - unplanned[0]),
+                fastest_options_j=fastest_j + front.problem.total_wait_power_w * (float(time) - fastest_s),
             )
         )
     return tuple(rows)
-
-
-def _energy_of_fastest_options(problem: FrontProblem) -> tuple[float, float]:
-    return problem.evaluate(np.zeros(problem.dag.instructions, dtype=np.int32))
 
 
 def parse_slow_rank(text: str) -> SlowRank:

@@ -183,11 +183,8 @@ def _listed(name: str) -> str:
 
 
 def _is_pair(value: list[Any]) -> bool:
-    return len(value) == 2 and (all(type(v) is int for v in value) or ("all" not in value and _are_texts(value)))
-
-
-def _are_texts(value: list[Any]) -> bool:
-    return all(isinstance(v, str) for v in value)
+    names = "all" not in value and all(isinstance(v, str) for v in value)
+    return len(value) == 2 and (names or all(type(v) is int for v in value))
 
 
 def _values(value: Any, key: str, source: Source) -> tuple[float, ...] | None:

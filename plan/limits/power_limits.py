@@ -14,8 +14,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,16 +80,8 @@ def interval_ends(point: JobPoint | RankLimits, power: str = "power_w") -> dict[
     }
 
 
-class Ends(TypedDict):
-    """Ends of 90 % intervals as a :class:`JobPoint` has them."""
-
-    time_ends: tuple[float, float]
-    energy_ends: tuple[float, float]
-    power_ends: tuple[float, float]
-
-
-def ends_of(iteration: Iteration) -> Ends:
-    """Ends of a forecast's 90 % intervals as shares of its time, energy and power."""
+def ends_of(iteration: Iteration) -> dict[str, Any]:
+    """Ends of a forecast's 90 % intervals as shares of its time, energy and power, as a :class:`JobPoint` has them."""
     time, energy, power = iteration.time_s, iteration.energy_j, iteration.power_w
     return {
         "time_ends": (iteration.time_s_p05 / time, iteration.time_s_p95 / time),
@@ -255,13 +246,6 @@ def zeus_power_limits(points: Sequence[JobPoint]) -> str:
         raise InputError("two points of one power limit", key="--format", remedy="Choose one batch size first.")
     rows = [{"power_limit": int(p.power_limit_w), "energy": p.energy_j, "time": p.time_s} for p in points]
     return json.dumps({"measurements": rows}, indent=1, allow_nan=False) + "\n"
-
-
-def export_power_limits(points: Sequence[JobPoint], path: str | Path) -> None:
-    """Write :func:`zeus_power_limits`, whole or not at all."""
-    from joulecast.files import write_text
-
-    write_text(Path(path), zeus_power_limits(points))
 
 
 def _checked(points: Sequence[JobPoint]) -> Sequence[JobPoint]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecast.extras import data_frame
-from joulecast.plan.exact.time_limit import no_plan_so_fast
 from joulecast.plan.knobs.overlap_space import Knobs
+from joulecast.plan.knobs.time_limit import ROOM, none_within
 from joulecast.plan.limits.power_limits import JobPoint, interval_ends, zeus_cost
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ class RankLimitFront:
         InputError
             No plan is so fast.
         """
-        fitting = [p for p in self.points if p.time_s <= time_s * (1.0 + 1e-12)]
+        fitting = [p for p in self.points if p.time_s <= time_s * ROOM]
         if not fitting:
-            raise no_plan_so_fast(time_s, self.points[0].time_s)
+            raise none_within(time_s, self.points[0].time_s)
         return fitting[-1]
 
     def best(self, eta: float) -> RankLimits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,7 +68,7 @@ def is_feasible(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -
 
 def feasible(rows: Sequence[Row], space: Space, slack: Array | float = 0.0) -> list[Row]:
     """Rows that keep to all constraints, as :func:`is_feasible` says."""
-    return [row for row, keeps in zip(rows, is_feasible(rows, space, slack), strict=True) if keeps]
+    return list(compress(rows, is_feasible(rows, space, slack)))
 
 
 def left_out_by_constraint(rows: Sequence[Row], space: Space) -> dict[str, int]:
@@ -94,7 +95,7 @@ def probably_feasible(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]],
         if limit.key not in _EXACT:
             rise = (column(after, limit, space) / column(before, limit, space)).min()
             keeps &= _keeps(limit, rise * column(rows, limit, space), bound, slack_of(rows))
-    return [row for row, keep in zip(rows, keeps, strict=True) if keep]
+    return list(compress(rows, keeps))
 
 
 def stated_constraints(constraints: ConstraintsTable) -> list[tuple[Limit, float]]:
@@ -210,7 +211,7 @@ def possibly_better(rows: Sequence[Row], kept: Sequence[Row], space: Space) -> l
     """Rows in closed form that are better than all of those kept, by more than they may be off, in one objective."""
     values, least = objectives(rows, space), objectives(kept, space).min(axis=0)
     better = (values < (1.0 - slack_of(rows))[:, None] * least).any(axis=1)
-    return [row for row, keep in zip(rows, better, strict=True) if keep]
+    return list(compress(rows, better))
 
 
 def is_undominated(values: Array) -> Bool:

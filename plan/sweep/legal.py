@@ -163,8 +163,7 @@ def _repeats(fixed: Mapping[str, Any], space: Space, plans: Plans) -> bool:
     if not spare:
         return False
     parsed = PlanFile.model_validate(space.with_values(fixed))
-    model = plans.frame({key: values[0] for key, values in space.axes if values} | dict(fixed)).model
-    return any(feature.is_off(parsed, model) for feature in spare)
+    return any(feature.is_off(parsed, _first_frame(plans, space, fixed).model) for feature in spare)
 
 
 def _kept(feature: Feature, values: Sequence[Any]) -> Any:
@@ -209,10 +208,10 @@ def _models(space: Space, plans: Plans) -> list[ModelConfig]:
     """Every model that the space offers."""
     names = ("workload.model", "workload.layers")
     offered = [[(name, value) for value in space.values(name)] for name in names if name in space.keys]
-    return [_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
+    return [_first_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
 
 
-def _frame(plans: Plans, space: Space, fixed: Mapping[str, Any]) -> PlanFrame:
+def _first_frame(plans: Plans, space: Space, fixed: Mapping[str, Any]) -> PlanFrame:
     """A frame with these values, and the first of every other axis."""
     first = {key: values[0] for key, values in space.axes if values is not None}
     return plans.frame(first | dict(fixed))

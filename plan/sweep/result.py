@@ -107,7 +107,7 @@ class SweepResult:
         return data_frame(self.rows)
 
 
-def check_output(out: Path | None, *, resume: bool = False) -> None:
+def check_output(out: Path | None, *, resume: bool) -> None:
     """Refuse a file that could not be written before anything is computed."""
     if out is None:
         if resume:

@@ -1,7 +1,7 @@
 """The command line: finds the commands, and turns every expected error into one line and an exit status.
 
-A module of :mod:`joulecast.commands` is one command; its function ``register(app)`` adds it. These modules import
-nothing heavy at their top level, because all of them are imported for ``--help``.
+A module of :mod:`joulecast.commands` is one command: its function of that name, or what ``register(app)`` adds. These
+modules import nothing heavy at their top level, because all of them are imported for ``--help``.
 """
 
 from __future__ import annotations
@@ -78,7 +78,11 @@ def build_app(first: str = "") -> typer.Typer:
     app.callback()(_common)
     modules = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
     for name in [first] if first in modules else modules:
-        importlib.import_module(f"{commands.__name__}.{name}").register(app)
+        module = importlib.import_module(f"{commands.__name__}.{name}")
+        if hasattr(module, "register"):
+            module.register(app)
+        else:
+            app.command(name)(getattr(module, name))
     return app
 
 

@@ -180,7 +180,7 @@ def _refuse_large(value: object) -> None:
         raise ValueError(f"{value:e} is too large for a whole number" if abs(value) < 10**300 else "a number too large")
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a draft beside ``path``, then put it in its place.
 
     A device or a pipe, such as ``/dev/stdout``, stays what it is and gets the bytes. Of a link, what it points to is
@@ -208,7 +208,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _write_through(path: Path, write: Callable[[Path], None]) -> None:
+def _write_through(path: Path, write: Callable[[Path], object]) -> None:
     from tempfile import TemporaryDirectory
 
     try:

@@ -26,9 +26,9 @@ from joulecast.reports.numbers import Unit
 from joulecast.reports.page import plotly_library
 from joulecast.reports.pages.predict import predict_page
 from joulecast.reports.palette import ROLES
-from joulecast.reports.series import ledger as ledger_series
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.front import of_front
+from joulecast.reports.series.ledger import ledger_of
 from joulecast.reports.series.measured import measured_by_quantity
 from joulecast.reports.write import report_of_iteration
 
@@ -175,7 +175,7 @@ def test_the_chosen_plan_is_not_slower_than_the_plan_as_it_stands(front, iterati
 
 def test_ledgers_add_up(iteration):
     result = iteration.to_dict()
-    for ledger in (ledger_series.by_component(result), ledger_series.by_instruction(result)):
+    for ledger in (ledger_of(result, "component"), ledger_of(result, "instruction")):
         assert ledger.total_j[0] * ledger.gpus[0] == pytest.approx(iteration.energy_j)
         whole = sum(e * n for e, n in zip(ledger.total_j[1:], ledger.gpus[1:], strict=True))
         assert whole == pytest.approx(iteration.energy_j)

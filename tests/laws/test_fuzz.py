@@ -49,8 +49,8 @@ from joulecast.plan.sweep.journal import VERSION, Journal
 from joulecast.plan.sweep.space import load_space
 from joulecast.reports.saved import number_of, read_saved
 from joulecast.reports.series import front as front_series
-from joulecast.reports.series import ledger as ledger_series
 from joulecast.reports.series import measured as measured_series
+from joulecast.reports.series.ledger import ledger_of
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import load_plan
 from joulecast.validate import run_suite
@@ -82,7 +82,7 @@ def of_saved(kind: str, show: Callable[[dict, Path], object], path: Path) -> obj
 
 
 def show_iteration(data: dict, path: Path) -> object:
-    return number_of(data, "energy_j", path), ledger_series.by_component(data), ledger_series.by_instruction(data)
+    return number_of(data, "energy_j", path), ledger_of(data, "component"), ledger_of(data, "instruction")
 
 
 def convert(path: Path) -> object:

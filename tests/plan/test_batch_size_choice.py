@@ -23,7 +23,6 @@ from joulecast.plan.limits.power_limits import (
     JobPoint,
     choices_by_weight,
     choose,
-    export_power_limits,
     forecast_limits,
     limit_front,
     max_power_w,
@@ -96,7 +95,7 @@ def test_limits_of_a_plan_are_forecast(examples):
 
 
 def test_zeus_reads_whole_watts_of_one_batch_size(tmp_path):
-    export_power_limits(POINTS, tmp_path / "limits.json")
+    (tmp_path / "limits.json").write_text(zeus_power_limits(POINTS))
     rows = json.loads((tmp_path / "limits.json").read_text())["measurements"]
     assert rows[1] == {"power_limit": 250, "energy": 2300.0, "time": 10.5}
     with pytest.raises(InputError, match="whole watts"):

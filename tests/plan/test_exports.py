@@ -19,7 +19,7 @@ from joulecast.plan.exact.exports import export_front, instruction_rows, schema,
 from joulecast.plan.exact.problem import make_problem
 from joulecast.plan.fronts.profile import load_profile
 from joulecast.plan.knobs.options import Option
-from joulecast.plan.limits.power_limits import JobPoint, export_power_limits
+from joulecast.plan.limits.power_limits import JobPoint, zeus_power_limits
 from joulecast.plan.limits.rank_limits import SCHEMA as RANK_LIMITS_SCHEMA
 from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits
 from joulecast.simulator.schedules import build_schedule
@@ -217,7 +217,7 @@ def read_back(front, zeus, tmp_path_factory):
     (folder / "rank_limits.json").write_text(json.dumps(RANK_LIMITS.to_dict()))
     (folder / "rank_limits.schema.json").write_text(json.dumps(schema(RANK_LIMITS_SCHEMA)))
     points = [JobPoint(300, 10.0, 2600.0), JobPoint(250, 10.5, 2300.0), JobPoint(150, 14.0, 2000.0)]
-    export_power_limits(points, folder / "limits.json")
+    (folder / "limits.json").write_text(zeus_power_limits(points))
     run = subprocess.run(
         [str(zeus), "-I", str(TESTS / "support" / "read_back_zeus.py"), str(folder)],
         capture_output=True,

@@ -8,8 +8,9 @@ and the nearest configurations that were known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def run_a100_overlap(
         suite="a100-overlap",
         gpu=model.name,
         rows=tuple(scored),
-        summary=_summary(answered, scored),
+        summary=summarise_beside(scored, {"nearest": [one for part in answered for one in part.nearest]}),
         skipped=tuple((row.name, "read to calibrate its clock") for row in read),
         protocol=f"default clock: windows dealt into {min(count, len({r.window for r in default}))} folds, then "
         f"rows of more than {MOST_SMS} SMs left out; of each further clock {known} rows were read",
@@ -140,8 +141,7 @@ def _deal(rows: Sequence[LayerRow], folds: int) -> list[NDArray[np.bool_]]:
 
 
 def _left_out(rows: Sequence[LayerRow], out: NDArray[np.bool_], way: str, gpu: GpuModel, data: str) -> _Answered:
-    training = [row for row, left in zip(rows, out, strict=True) if not left]
-    asked = [row for row, left in zip(rows, out, strict=True) if left]
+    training, asked = list(compress(rows, ~out)), list(compress(rows, out))
     fit = _fit(training, gpu, data)
     return _Answered(asked, way, _forecasts(fit, asked), _rule(fit, asked), [_nearest(r, training) for r in asked])
 
@@ -205,7 +205,7 @@ def _forecasts(fit: LayerFit, rows: Sequence[LayerRow], before: Readings | None 
     found = forecast_layer(fit, _configurations(rows, fit.gpu), before)
     factors = np.exp(NINETY_PERCENT * np.stack([found.time_sd, found.energy_sd, found.power_sd], axis=1))
     return [
-        Prediction.within(time, energy, energy / time, (wide[0], wide[1], wide[2]), clock)
+        Prediction.within(time, energy, energy / time, wide, clock)
         for time, energy, clock, wide in zip(
             found.time_s.tolist(), found.energy_j.tolist(), found.clock_mhz.tolist(), factors.tolist(), strict=True
         )
@@ -269,11 +269,6 @@ def _scored(part: _Answered) -> list[ScoredRow]:
         groups = (f"{part.way}: {window}",)
         scored.append(ScoredRow(entry, answer, part.way, groups, baseline=rule))
     return scored
-
-
-def _summary(parts: Sequence[_Answered], scored: Sequence[ScoredRow]) -> Mapping[str, Any]:
-    """Figures of every group, with those of the nearest configuration beside the rule's."""
-    return summarise_beside(scored, {"nearest": [one for part in parts for one in part.nearest]})
 
 
 def _choices(windows: Sequence[_Answered], others: Sequence[_Answered]) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ def overlap_choices(gpu: GpuDescription, rows: Sequence[ScoredRow]) -> list[dict
             continue
         lines.append(line(quantity, "forecast", [_regret(_said(o, quantity, default), o, quantity) for o in known]))
         constants = {
-            c: [_regret(_distance(o, c, default), o, quantity) for o in known] for c in _constants(known, default)
+            c: [_regret(_distance(o, c, default), o, quantity) for o in known]
+            for c in sorted({_blocks(row, default) for options in known for row in options})
         }
         best = min(constants, key=lambda c: float(np.mean(constants[c])))
         lines.append(line(quantity, f"best constant of {word}: {_name(best)}", constants[best]))
@@ -67,11 +68,6 @@ def _problem(row: ScoredRow) -> tuple[object, ...] | None:
         return None
     windows = row.row.settle_s, row.row.window_s >= 1.5
     return (*(configuration.get(key) for key in SHARED), row.row.file, *windows)
-
-
-def _constants(found: Sequence[Sequence[ScoredRow]], default: float) -> list[float]:
-    blocks = {_blocks(row, default) for options in found for row in options}
-    return sorted(blocks)
 
 
 def _blocks(row: ScoredRow, default: float) -> float:

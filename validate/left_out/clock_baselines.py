@@ -31,7 +31,7 @@ def straight_line(own: Sequence[SweepRow], setting: float) -> Prediction:
     def on_line(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else a + (b - a) * part
 
-    return _prediction(
+    return Prediction.of_work(
         on_line(first.measured.time_s, second.measured.time_s),
         on_line(first.measured.energy_j, second.measured.energy_j),
     )
@@ -40,7 +40,7 @@ def straight_line(own: Sequence[SweepRow], setting: float) -> Prediction:
 def nearest_setting(own: Sequence[SweepRow], setting: float) -> Prediction:
     """The workload's row at the nearest setting; of equals the lower."""
     row = min(own, key=lambda row: (abs(row.setting - setting), row.setting))
-    return _prediction(row.measured.time_s, row.measured.energy_j)
+    return Prediction.of_work(row.measured.time_s, row.measured.energy_j)
 
 
 def mean_curve(reference: SweepRow, others: Sequence[SweepRow], setting: float) -> Prediction:
@@ -56,11 +56,7 @@ def mean_curve(reference: SweepRow, others: Sequence[SweepRow], setting: float) 
     if not factors:
         return Prediction()
     time, energy = np.exp(np.mean(np.log(factors), axis=0)).tolist()
-    return _prediction(
+    return Prediction.of_work(
         reference.measured.time_s * time if reference.measured.time_s else None,
         reference.measured.energy_j * energy if reference.measured.energy_j else None,
     )
-
-
-def _prediction(time_s: float | None, energy_j: float | None) -> Prediction:
-    return Prediction.of_work(time_s, energy_j)

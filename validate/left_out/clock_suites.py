@@ -24,6 +24,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.validate.left_out.clock_baselines import mean_curve, nearest_setting, straight_line
 from joulecast.validate.left_out.clock_floor import from_all_others
 from joulecast.validate.left_out.clock_splits import EDGES, ONE_EDGES, WORKLOAD, Part, parts
+from joulecast.validate.scoring.folds import check_folds
 from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.scoring.summary import summarise_beside
 
@@ -77,8 +78,7 @@ def run_clock_suite(suite: str, data: str | Path, gpu: str | None = None, folds:
     """
     limit = None if gpu is None else _limit_w(suite, gpu)
     count = DEFAULT_FOLDS if folds is None else folds
-    if count < 2:
-        raise InputError(f"{count} folds", key="--folds", remedy="Use at least 2.")
+    check_folds(count)
     cards: dict[str, list[SweepRow]] = {}
     for row in read_sweeps(data, KINDS[suite]):
         cards.setdefault(row.card, []).append(row)
@@ -89,11 +89,12 @@ def run_clock_suite(suite: str, data: str | Path, gpu: str | None = None, folds:
         for part in parts(rows, count):
             scored += _forecast_part(rows, part, limit, others)
             skipped += [(f"{rows[i].name}, {part.way}", reason) for i, reason in part.refused.items()]
+    beside = {"nearest": [one.nearest for one in scored], "others": [one.others for one in scored]}
     return SuiteResult(
         suite=suite,
         gpu=", ".join(cards),
         rows=tuple(one.row for one in scored),
-        summary=_summary(scored),
+        summary=summarise_beside([one.row for one in scored], beside),
         skipped=tuple(skipped),
         protocol=f"left out {RULE[suite].format(folds=count)}",
     )
@@ -162,14 +163,6 @@ def _as_row(row: SweepRow, way: str) -> Row:
 def _prediction(answer: Forecast, place: int, gpus: int) -> Prediction:
     """One answer, of all GPUs of its row; the interval holds 90 % of what one measured row may be."""
     time, power = float(answer.time_s[place]), float(answer.power_w[place]) * gpus
-    of_time, of_energy, of_power = (
-        float(np.exp(HALF_WIDTH * sd[place])) for sd in (answer.time_sd, answer.energy_sd, answer.power_sd)
-    )
+    factors = [float(np.exp(HALF_WIDTH * sd[place])) for sd in (answer.time_sd, answer.energy_sd, answer.power_sd)]
     clock = None if answer.clock_mhz is None else float(answer.clock_mhz[place])
-    return Prediction.within(time, time * power, power, (of_time, of_energy, of_power), clock)
-
-
-def _summary(scored: Sequence[_Scored]) -> Mapping[str, Any]:
-    """Figures of every group, with those of the nearest setting and of all other rows beside the straight line's."""
-    beside = {"nearest": [one.nearest for one in scored], "others": [one.others for one in scored]}
-    return summarise_beside([one.row for one in scored], beside)
+    return Prediction.within(time, time * power, power, factors, clock)

@@ -86,11 +86,12 @@ def run_fronts(data: str | Path, gpu: str | None = None) -> SuiteResult:
         scored.extend(_levels(rows, found))
         relative.extend(_ratios(rows, found))
     scored = _beside_one_rate(scored)
+    summary = summarise(scored)
     return SuiteResult(
         suite="fronts",
         gpu=gpu or GPU,
         rows=tuple(scored),
-        summary=summarise(scored) | _without_all(summarise(relative)),
+        summary=summary | {name: figures for name, figures in summarise(relative).items() if name != "all"},
         skipped=tuple(skipped),
         protocol=PROTOCOL,
     )
@@ -99,10 +100,6 @@ def run_fronts(data: str | Path, gpu: str | None = None) -> SuiteResult:
 def _mean_clock(row: FrontRow) -> float:
     """Of a plan's instructions [MHz]: the highest of a front is that of its fastest plan."""
     return float(np.mean([clock for stage in row.clocks_mhz for clock in stage]))
-
-
-def _without_all(summary: dict[str, Any]) -> dict[str, Any]:
-    return {name: figures for name, figures in summary.items() if name != "all"}
 
 
 def plan_of(row: FrontRow, gpu: str | None = None) -> Plan:
@@ -264,12 +261,5 @@ def _flops(configuration: Mapping[str, Any]) -> float:
     """Operations of a plan's iteration."""
     model = load_model(configuration["model"])
     sizes = {"S": configuration["sequence_length"], "B": MICROBATCHES * configuration["micro_batch_size"]}
-    shape = {
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "ffn": model.ffn,
-        "layers": model.layers,
-        "vocab": model.vocab,
-    }
+    shape = {name: getattr(model, name) for name in ("hidden", "heads", "kv_heads", "ffn", "layers", "vocab")}
     return transformer_flops({**sizes, **shape, "recompute": "full"})

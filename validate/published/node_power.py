@@ -199,18 +199,18 @@ def trivial_constants_w(rows: Sequence[NodePowerRow]) -> Mapping[str, float]:
     rest: dict[str, list[float]] = {}
     for row in rows:
         if row.nodes == 1:
-            rest.setdefault(row.power_side, []).append(row.measured_w - _limits_w(row, system_of(row)))
+            rest.setdefault(row.power_side, []).append(row.measured_w - _limits_w(row))
     return {side: float(np.mean(values)) for side, values in rest.items()}
 
 
-def _limits_w(row: NodePowerRow, system: System) -> float:
-    limit = load_gpu(load_node(system.node).text("gpu")).number("power_limit_w")
+def _limits_w(row: NodePowerRow) -> float:
+    limit = load_gpu(load_node(system_of(row).node).text("gpu")).number("power_limit_w")
     return row.gpus / row.nodes * limit
 
 
 def _scored(row: NodePowerRow, answer: NodeForecast, constant: Mapping[str, float]) -> ScoredRow:
     system = system_of(row)
-    trivial = _limits_w(row, system) + constant.get(row.power_side, 0.0)
+    trivial = _limits_w(row) + constant.get(row.power_side, 0.0)
     fitted = "node type fitted to these" if row.workload in system.fitted else "nothing fitted to these"
     time = answer.time_s
     low, high = answer.energy_ends_j or (None, None)

@@ -26,6 +26,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.validate.published.perseus_files import WORKLOAD, PlanRow, read_plans
+from joulecast.validate.scoring.metrics import as_array
 from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.scoring.summary import summarise
 
@@ -153,10 +154,7 @@ def _readings(job: PipelineJob, rows: Sequence[PlanRow]) -> PlanReadings:
         if len(row.rank_energy_j) == stages * gpus:
             energy[i] = np.reshape(row.rank_energy_j, (stages, gpus)).sum(axis=1)
         times[i] = _stage_times(row.instruction_time_s, stages)
-    iteration, total = (
-        np.array([np.nan if value is None else value for value in values])
-        for values in ([row.time_s for row in rows], [row.energy_j for row in rows])
-    )
+    iteration, total = (as_array([getattr(row, name) for row in rows]) for name in ("time_s", "energy_j"))
     return PlanReadings(iteration, total, energy, times)
 
 
@@ -190,10 +188,9 @@ def _left_out(job: PipelineJob, readings: PlanReadings, chosen: Sequence[int], f
 
 def _prediction(forecast: PlanForecast, place: int) -> Prediction:
     time, energy = float(forecast.time_s[place]), float(forecast.energy_j[place])
-    of_time, of_energy, of_power = (
-        float(np.exp(NINETY_PERCENT * sd[place])) for sd in (forecast.time_sd, forecast.energy_sd, forecast.power_sd)
-    )
-    return Prediction.within(time, energy, energy / time, (of_time, of_energy, of_power))
+    deviations = (forecast.time_sd, forecast.energy_sd, forecast.power_sd)
+    factors = [float(np.exp(NINETY_PERCENT * sd[place])) for sd in deviations]
+    return Prediction.within(time, energy, energy / time, factors)
 
 
 def _scored(workload: Workload) -> list[ScoredRow]:
@@ -221,8 +218,8 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 def _kind(row: PlanRow) -> str:
     """How often the plan asks a stage to change its clock between instructions."""
-    clocks: tuple[tuple[float, ...], ...] = row.requested.clocks_mhz if row.requested is not None else ()
-    changes: list[bool] = [a != b for stage in clocks for a, b in pairwise(stage)]
+    clocks = row.requested.clocks_mhz if row.requested is not None else ()
+    changes = [a != b for stage in clocks for a, b in pairwise(stage)]
     if not any(changes):
         return "one clock for each stage"
     often = float(np.mean(changes)) > 0.5

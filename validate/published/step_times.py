@@ -20,13 +20,12 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan
-from joulecast.validate.adapters import of_iteration
 from joulecast.validate.published.node_power import node_power_rows, node_summary, node_table
 from joulecast.validate.published.node_power_files import FILE as NODE_POWER_FILE
 from joulecast.validate.published.node_power_files import read_node_power
 from joulecast.validate.published.order import order_of_pairs
 from joulecast.validate.published.rates import constant_rate_s, rates
-from joulecast.validate.scoring.folds import evenly_spread
+from joulecast.validate.scoring.folds import check_folds, evenly_spread
 from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult
 from joulecast.validate.scoring.summary import summarise
 
@@ -101,7 +100,7 @@ def _forecasts(
     for one in planned:
         try:
             if one.plan not in made:
-                made[one.plan] = of_iteration(forecast(one.plan, gpu, must_fit=False))
+                made[one.plan] = Prediction.of_iteration(forecast(one.plan, gpu, must_fit=False))
             found.append((one, made[one.plan]))
         except InputError as error:
             failed.append((one.row.id, str(error)))
@@ -135,8 +134,8 @@ def _protocol(
     if calibrate_rows is not None:
         words = f"fitted on {calibrate_rows} rows, spread evenly over the file, MLPerf's left out; the others scored"
         return _Protocol([~every_other(planned, calibrate_rows)], words)
-    if folds is not None and folds < 2:
-        raise InputError(f"{folds} folds", key="--folds", remedy="Use at least 2.")
+    if folds is not None:
+        check_folds(folds)
     parts = by_source(planned, folds or len(planned))
     return _Protocol(parts, f"sources dealt into {len(parts)} folds, each forecast by a fit to the others but MLPerf")
 
@@ -204,14 +203,9 @@ def _scored(planned: PlannedRow, prediction: Prediction, known: Sequence[tuple[P
         _as_row(planned),
         prediction,
         family=planned.generation.name or "other frameworks",
-        groups=groups_of(planned.row),
+        groups=(f"{planned.row.gpu} {planned.row.dtype}", f"source {planned.row.source}"),
         baseline=Prediction(time_s=constant_rate_s(planned, [pair for pair in known if pair[1] > 0])),
     )
-
-
-def groups_of(row: PublishedRow) -> tuple[str, ...]:
-    """Sets under which the summary counts a row."""
-    return (f"{row.gpu} {row.dtype}", f"source {row.source}")
 
 
 def _as_row(planned: PlannedRow) -> Row:

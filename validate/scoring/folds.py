@@ -9,6 +9,12 @@ from joulecast.calibrate.rows.operators import group_key
 from joulecast.errors import InputError
 
 
+def check_folds(folds: int) -> None:
+    """Refuse folds of which none would be left to learn from."""
+    if folds < 2:
+        raise InputError(f"{folds} folds", key="--folds", remedy="Use at least 2.")
+
+
 def fold_of_groups(rows: Sequence[Row], folds: int) -> dict[tuple[Hashable, ...], int]:
     """Fold of every group: groups sorted by key and dealt out in turn, so that neighbours in size are parted."""
     keys = {group_key(row.configuration) for row in rows}
@@ -31,8 +37,7 @@ def split(rows: Sequence[Row], shipped: Sequence[Row], folds: int) -> list[tuple
     InputError
         If there are fewer than two folds or no rows.
     """
-    if folds < 2:
-        raise InputError(f"{folds} folds", key="--folds", remedy="Use at least 2.")
+    check_folds(folds)
     if not rows:
         raise InputError("no rows to validate", key="--data", remedy="Give a file that holds rows of this suite.")
     fold_of = fold_of_groups(rows, folds)

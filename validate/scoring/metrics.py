@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,23 +30,25 @@ def relative_errors(predicted: Array, measured: Array) -> Array:
 def mean_absolute(errors: Array) -> float | None:
     """Mean of absolute errors over those present, ``None`` without any.
 
-    >>> mean_absolute(np.array([0.02, -0.04, np.nan]))
-    0.03
+    >>> mean_absolute(np.array([0.1, -0.3, np.nan]))
+    0.2
     """
-    present = errors[np.isfinite(errors)]
-    return float(np.mean(np.abs(present))) if present.size else None
+    return _of_present(np.abs(errors), np.mean)
 
 
 def largest_absolute(errors: Array) -> float | None:
     """Largest absolute error, ``None`` without any."""
-    present = errors[np.isfinite(errors)]
-    return float(np.max(np.abs(present))) if present.size else None
+    return _of_present(np.abs(errors), np.max)
 
 
 def mean_signed(errors: Array) -> float | None:
     """Mean error with its sign (bias), ``None`` without any."""
-    present = errors[np.isfinite(errors)]
-    return float(np.mean(present)) if present.size else None
+    return _of_present(errors, np.mean)
+
+
+def _of_present(values: Array, reduce: Callable[[Array], Any]) -> float | None:
+    present = values[np.isfinite(values)]
+    return float(reduce(present)) if present.size else None
 
 
 def coverage(measured: Array, low: Array, high: Array) -> float | None:
@@ -61,8 +64,7 @@ def mean_half_width(predicted: Array, low: Array, high: Array, measured: Array) 
     """Mean relative half-width of the intervals of the measured rows, ``(high − low) / (2·predicted)`` [1]."""
     with np.errstate(divide="ignore", invalid="ignore"):
         widths = (high - low) / (2.0 * predicted)
-    known = np.isfinite(widths) & np.isfinite(measured)
-    return float(np.mean(widths[known])) if known.any() else None
+    return _of_present(widths[np.isfinite(measured)], np.mean)
 
 
 def geometric_mean(values: Array) -> float | None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.errors import InputError
 from joulecast.extras import data_frame
+from joulecast.model.forecasts import INTERVAL
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from joulecast.model.forecasts import Forecast
+    from joulecast.simulator.iteration.result import Iteration
 
 #: Name of the plain form of a result, with its version.
 FORM = "joulecast-validation-1"
@@ -61,12 +63,19 @@ class Prediction:
         )
 
     @classmethod
+    def of_iteration(cls, iteration: Iteration) -> Prediction:
+        """What a forecast iteration says of a measured one."""
+        named = {name: getattr(iteration, name) for name in ("time_s", "energy_j", "power_w", *INTERVAL)}
+        memory = max(rank.memory_bytes for rank in iteration.ranks)
+        return cls(sm_clock_mhz=iteration.clock_mhz, peak_mem_bytes=memory, **named)
+
+    @classmethod
     def within(
         cls,
         time_s: float,
         energy_j: float,
         power_w: float,
-        factors: tuple[float, float, float],
+        factors: Sequence[float],
         clock_mhz: float | None = None,
     ) -> Prediction:
         """A forecast whose time, energy and power may each be off by a factor to either side."""
@@ -160,7 +169,7 @@ class SuiteResult:
             "protocol": self.protocol,
             "rows": [row.to_dict() for row in self.rows],
             "summary": dict(self.summary),
-            "skipped": _named(self.skipped),
+            "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
             **self.details,
         }
 
@@ -174,7 +183,3 @@ class SuiteResult:
                 line |= {f"{part}_{key}": value for key, value in entry[part].items()}
             lines.append(line)
         return data_frame(lines)
-
-
-def _named(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"name": name, "reason": reason} for name, reason in pairs]

@@ -51,9 +51,9 @@ def figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
     """
     result: dict[str, Any] = {"rows": len(rows)}
     for quantity, word in WORDS.items():
-        measured = metrics.as_array([getattr(row.measured, quantity) for row in rows])
-        predicted = metrics.as_array([getattr(row.prediction, quantity) for row in rows])
-        baseline = metrics.as_array([getattr(row.baseline, quantity) for row in rows])
+        measured, predicted, baseline = (
+            _column(rows, side, quantity) for side in ("measured", "prediction", "baseline")
+        )
         errors = metrics.relative_errors(predicted, measured)
         result[f"{word}_error_percent"] = _percent(metrics.mean_absolute(errors))
         result[f"{word}_baseline_percent"] = _percent(
@@ -62,11 +62,14 @@ def figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
         result[f"{word}_worst_percent"] = _percent(metrics.largest_absolute(errors))
         result[f"{word}_bias_percent"] = _percent(metrics.mean_signed(errors))
         if quantity in WITH_INTERVAL:
-            low = metrics.as_array([getattr(row.prediction, f"{quantity}_p05") for row in rows])
-            high = metrics.as_array([getattr(row.prediction, f"{quantity}_p95") for row in rows])
+            low, high = (_column(rows, "prediction", f"{quantity}_{end}") for end in ("p05", "p95"))
             result[f"{word}_inside_percent"] = _percent(metrics.coverage(measured, low, high))
             result[f"{word}_half_width_percent"] = _percent(metrics.mean_half_width(predicted, low, high, measured))
     return result
+
+
+def _column(rows: Sequence[ScoredRow], side: str, quantity: str) -> metrics.Array:
+    return metrics.as_array([getattr(getattr(row, side), quantity) for row in rows])
 
 
 def _percent(value: float | None) -> float | None:

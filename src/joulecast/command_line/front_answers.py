@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from joulecast.command_line import front_lines, output
 from joulecast.command_line.front_asked import JOB_LIMITS, RANK_LIMITS, ZEUS_LIMITS, ZEUS_PFO, FrontAsked
@@ -20,26 +20,7 @@ if TYPE_CHECKING:
     from joulecast.plan.limits.rank_limits import RankLimitFront
 
 
-class Answer(Protocol):
-    """A front, however it was asked."""
-
-    def rows(self) -> Rows:
-        """Lines of the table."""
-
-    def print_json(self) -> None:
-        """Print all of it."""
-
-    def print(self) -> None:
-        """Print it for people, or in the format that was asked for."""
-
-    def write(self, path: Path, form: str) -> None:
-        """Write a file, whole or not at all."""
-
-    def report(self, path: Path) -> None:
-        """Write a report."""
-
-
-def answer(asked: FrontAsked) -> Answer:
+def answer(asked: FrontAsked) -> Instructions | JobLimits | RankLimitsFound:
     """Find the front that is asked for.
 
     Raises
@@ -52,7 +33,10 @@ def answer(asked: FrontAsked) -> Answer:
     if kind == RANK_LIMITS:
         return _rank_limits(asked, space)
     if kind == JOB_LIMITS:
-        return _job_limits(asked)
+        from joulecast.command_line.front_reports import power_limit_report
+
+        with output.working("forecasting power limits"):
+            return JobLimits(asked, *power_limit_report(asked))
     return _instructions(asked, space)
 
 
@@ -126,19 +110,21 @@ class JobLimits:
 
     def write(self, path: Path, form: str) -> None:
         """Write all points; for Zeus, or as JSON, CSV or Parquet."""
-        from joulecast.plan.limits.power_limits import export_power_limits
+        from joulecast.files import write_text
+        from joulecast.plan.limits.power_limits import zeus_power_limits
 
         if form == ZEUS_LIMITS:
-            export_power_limits(self.points, path)
+            write_text(path, zeus_power_limits(self.points))
         else:
             _write(path, form, self._plain(), [point.to_dict() for point in self.points])
 
     def report(self, path: Path) -> None:
         """Limits over time and energy, and the best of every weight."""
-        from joulecast.reports.write import report_of_limits
+        from joulecast.reports.pages.limits import limits_page
+        from joulecast.reports.write import write_report
 
         plan = None if self.asked.plan is None else self.asked.loaded_plan()
-        report_of_limits(self.points, self.found, path, plan=plan)
+        write_report(limits_page(self.points, self.found, plan), path)
 
     def _plain(self) -> dict[str, Any]:
         return self.found | {"points": [point.to_dict() for point in self.points]}
@@ -150,7 +136,7 @@ class RankLimitsFound:
 
     asked: FrontAsked
     front: RankLimitFront
-    choice: dict[str, Any] | None = field(default=None)
+    choice: dict[str, Any] | None
 
     def rows(self) -> Rows:
         """One line for each rank of each plan."""
@@ -170,9 +156,10 @@ class RankLimitsFound:
 
     def report(self, path: Path) -> None:
         """Plans beside those with one limit for all."""
-        from joulecast.reports.write import report_of_rank_limits
+        from joulecast.reports.pages.limits import rank_limits_page
+        from joulecast.reports.write import write_report
 
-        report_of_rank_limits(self.front, path, plan=self.asked.loaded_plan(), eta=self.asked.eta)
+        write_report(rank_limits_page(self.front, self.asked.loaded_plan(), self.asked.eta), path)
 
     def _plain(self) -> dict[str, Any]:
         return self.front.to_dict() | ({} if self.choice is None else {"choice": self.choice})
@@ -207,19 +194,12 @@ def _rank_limits(asked: FrontAsked, space: FrontSpace | None) -> RankLimitsFound
         front = rank_limit_front(plan, limits, budget_w=asked.power_budget, space=space)
     if asked.time_limit is not None:
         front = front.within(asked.time_limit)
-    if asked.eta is None:
-        return RankLimitsFound(asked, front)
-    best = front.best(asked.eta)
-    choice: dict[str, Any] = {"eta": asked.eta, "time_s": best.time_s, "energy_j": best.energy_j}
-    return RankLimitsFound(asked, front, choice | {"power_limit_w": list(best.power_limit_w), **dict(best.knobs)})
-
-
-def _job_limits(asked: FrontAsked) -> JobLimits:
-    from joulecast.command_line.front_reports import power_limit_report
-
-    with output.working("forecasting power limits"):
-        points, found = power_limit_report(asked)
-    return JobLimits(asked, points, found)
+    choice: dict[str, Any] | None = None
+    if asked.eta is not None:
+        best = front.best(asked.eta)
+        choice = {"eta": asked.eta, "time_s": best.time_s, "energy_j": best.energy_j}
+        choice |= {"power_limit_w": list(best.power_limit_w), **dict(best.knobs)}
+    return RankLimitsFound(asked, front, choice)
 
 
 def _instructions(asked: FrontAsked, space: FrontSpace | None) -> Instructions:

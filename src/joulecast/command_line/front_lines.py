@@ -20,21 +20,19 @@ LINES = 20
 QUANTITIES = (("time", "time_s"), ("energy", "energy_j"), ("power", "power_w"))
 
 
-def print_front(made: Front, extra: Mapping[str, Any] | None = None) -> None:
+def print_front(made: Front, extra: Mapping[str, Any]) -> None:
     """Print a front, and what was asked beside it, as JSON.
 
     One point a line: indented, a large front would have a line for every clock.
     """
     import json
     import sys
+    from functools import partial
 
-    ascii_ = not output.is_unicode(sys.stdout)
+    text = partial(json.dumps, ensure_ascii=not output.is_unicode(sys.stdout), allow_nan=False)
     parts = []
-    for key, value in (made.to_dict() | dict(extra or {})).items():
-        text = [json.dumps(entry, ensure_ascii=ascii_, allow_nan=False) for entry in value] if key == "points" else None
-        whole = (
-            json.dumps(value, ensure_ascii=ascii_, allow_nan=False) if text is None else "[\n" + ",\n".join(text) + "]"
-        )
+    for key, value in (made.to_dict() | dict(extra)).items():
+        whole = "[\n" + ",\n".join(map(text, value)) + "]" if key == "points" else text(value)
         parts.append(f"{json.dumps(key)}: {whole}")
     print("{" + ",\n".join(parts) + "}")
 
@@ -78,7 +76,7 @@ def print_slow_ones(extra: Mapping[str, Any]) -> None:
         output.print_table(lines)
 
 
-def print_rank_limits(front: RankLimitFront, choice: Mapping[str, Any] | None = None) -> None:
+def print_rank_limits(front: RankLimitFront, choice: Mapping[str, Any] | None) -> None:
     """Print some of the plans with their limits, and the chosen one."""
     fastest = front.points[0]
     print(f"{len(front.points)} plans, {front.simulated} simulated; limits of one GPU of each pipeline stage\n")
@@ -168,11 +166,9 @@ def _between(low: float, high: float) -> str:
 
 
 def _number_range(point: JobPoint | RankLimits, name: str) -> str:
-    """Both ends of an interval."""
     from joulecast.plan.limits.power_limits import interval_ends
 
-    ends = interval_ends(point)
-    return f"{output.number(ends[f'{name}_p05'])} to {output.number(ends[f'{name}_p95'])}"
+    return output.ends_of(interval_ends(point), name)
 
 
 def _levels(made: Front) -> list[str]:

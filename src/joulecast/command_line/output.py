@@ -162,6 +162,20 @@ def number(value: Any, digits: int = 4) -> str:
     return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e7 else text
 
 
+def between(low: float, high: float, digits: int = 4) -> str:
+    """Both ends of an interval."""
+    return f"{number(low, digits)} to {number(high, digits)}"
+
+
+def ends_of(row: Mapping[str, Any], key: str, digits: int = 4) -> str:
+    """Both ends of the interval of a row's entry.
+
+    >>> ends_of({"time_s": 1.0, "time_s_p05": 0.9, "time_s_p95": 1.2}, "time_s")
+    '0.9 to 1.2'
+    """
+    return between(row[f"{key}_p05"], row[f"{key}_p95"], digits)
+
+
 def listed(names: Sequence[str]) -> str:
     """Names as a sentence lists them.
 

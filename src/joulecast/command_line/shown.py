@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
+
+from joulecast.command_line import output
 
 
 class Shown(TyperGroup):
@@ -16,3 +20,18 @@ class Shown(TyperGroup):
         if word not in self.commands and not word.startswith("-"):
             ctx.fail(f"No such command {word!r}. `{ctx.command_path} show {word}` shows an entry of that name.")
         return super().resolve_command(ctx, args)
+
+
+def add_catalogue(
+    app: typer.Typer, name: str, words: str, list_entries: Callable[[bool, bool], None], show: Callable[..., None]
+) -> None:
+    """Add the group of a catalogue; ``list_entries`` is told whether to print JSON, and whether CSV."""
+    group = typer.Typer(cls=Shown, help=f"List the catalogue of {words}, or show one.", rich_markup_mode=None)
+
+    def listed(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
+        if context.invoked_subcommand is None:
+            list_entries(json, csv)
+
+    group.callback(invoke_without_command=True)(listed)
+    group.command("show")(show)
+    app.add_typer(group, name=name)

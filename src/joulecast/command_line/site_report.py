@@ -28,7 +28,7 @@ def print_site(gpu: str, site: dict[str, Any] | None) -> None:
             "5 % [W]": site["power_w_p05"][key],
             "95 % [W]": site["power_w_p95"][key],
             "energy [J]": site["energy_j"][key],
-            "5-95 % of energy": f"{number(site['energy_j_p05'][key])} to {number(site['energy_j_p95'][key])}",
+            "5-95 % of energy": output.between(site["energy_j_p05"][key], site["energy_j_p95"][key]),
         }
         for key in names
     ]
@@ -41,7 +41,7 @@ def print_site(gpu: str, site: dict[str, Any] | None) -> None:
         [
             {"most demanding": places[key]}
             | {name.removesuffix("_w"): spread[name] for name in ("mean_w", "p50_w", "p95_w", "p99_w", "peak_w")}
-            | {"5-95 % of peak": f"{number(spread['peak_w_p05'])} to {number(spread['peak_w_p95'])}"}
+            | {"5-95 % of peak": output.ends_of(spread, "peak_w")}
             for key, spread in site["spread_w"].items()
         ]
     )
@@ -80,9 +80,9 @@ def _carbon(cost: dict[str, float]) -> str:
     return f"{_with_ends(cost, 'carbon_kg', unit, size)} of which use {output.number(cost['operational_kg'] / size)}"
 
 
-def _with_ends(cost: dict[str, float], key: str, unit: str, size: float = 1.0) -> str:
-    low, high = (output.number(cost[f"{key}_{end}"] / size, 3) for end in ("p05", "p95"))
-    return f"{output.number(cost[key] / size)} {unit} ({low} to {high})"
+def _with_ends(cost: dict[str, float], key: str, unit: str, size: float) -> str:
+    ends = output.between(cost[f"{key}_p05"] / size, cost[f"{key}_p95"] / size, 3)
+    return f"{output.number(cost[key] / size)} {unit} ({ends})"
 
 
 #: Money that is told in millions, and carbon that is told in tonnes [kg].

@@ -1,1 +1,1 @@
-"""One module per command; each registers itself by a function `register(app)`."""
+"""One module per command: its function of the same name, or what its function `register(app)` adds."""

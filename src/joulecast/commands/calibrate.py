@@ -109,9 +109,10 @@ def calibrate(asked: CalibrateAsked) -> None:
         fit = _fitted(asked)
     _answer(asked, fit, live)
     if asked.report is not None:
-        from joulecast.reports.write import report_of_fit
+        from joulecast.reports.pages.calibrate import calibrate_page
+        from joulecast.reports.write import write_report
 
-        report_of_fit(fit, asked.report)
+        write_report(calibrate_page(fit), asked.report)
 
 
 def _check(asked: CalibrateAsked) -> None:

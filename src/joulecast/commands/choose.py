@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 MOST_CLOCKS = 10
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("choose")(choose)
-
-
 def choose(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
     settings: output.SetOption = None,
@@ -92,18 +87,13 @@ def _line(line: dict[str, Any]) -> dict[str, Any]:
     shown = {
         "clock [MHz]": line["clock_mhz"],
         "time [s]": line["time_s"],
-        "5-95 % of time": _ends(line, "time_s"),
+        "5-95 % of time": output.ends_of(line, "time_s"),
         "energy [J]": line["energy_j"],
-        "5-95 % of energy": _ends(line, "energy_j"),
+        "5-95 % of energy": output.ends_of(line, "energy_j"),
         "power [W]": line["power_w"],
-        "5-95 % of power": _ends(line, "power_w"),
+        "5-95 % of power": output.ends_of(line, "power_w"),
         "held": "yes" if line["held"] else "no",
     }
     named = ("part", "clock_mhz", "time_s", "energy_j", "power_w", "held")
     knobs = {k: v for k, v in line.items() if k not in named and not k.endswith(("_p05", "_p95"))}
     return shown | knobs
-
-
-def _ends(line: dict[str, Any], key: str) -> str:
-    """Both ends of an interval."""
-    return f"{output.number(line[f'{key}_p05'])} to {output.number(line[f'{key}_p95'])}"

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from joulecast.plan.comparison.compare import Comparison
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("compare")(compare)
-
-
 def compare(
     plans: Annotated[
         list[Path], typer.Argument(metavar="PLAN.toml…", help="Two or more plans; the first is the reference.")
@@ -36,9 +31,10 @@ def compare(
     check_destinations({"--report": report}, plans)
     found = compare_plans(plans, settings or ())
     if report is not None:
-        from joulecast.reports.write import report_of_comparison
+        from joulecast.reports.pages.compare import compare_page
+        from joulecast.reports.write import write_report
 
-        report_of_comparison(found, report)
+        write_report(compare_page(found), report)
     if json:
         output.print_json(found.to_dict())
     elif csv:

@@ -11,11 +11,6 @@ from joulecast.command_line import output
 from joulecast.command_line.destinations import check_destinations
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("convert")(convert)
-
-
 def convert(
     job: Annotated[
         list[str],

@@ -10,11 +10,6 @@ import typer
 from joulecast.command_line import output
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     device: Annotated[
         list[str] | None,

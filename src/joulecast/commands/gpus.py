@@ -6,21 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.command_line import output, shown
+from joulecast.command_line import output
+from joulecast.command_line.shown import add_catalogue
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(cls=shown.Shown, help="List the catalogue of GPUs, or show one.", rich_markup_mode=None)
-    group.callback(invoke_without_command=True)(list_gpus)
-    group.command("show")(show_gpu)
-    app.add_typer(group, name="gpus")
+    add_catalogue(app, "gpus", "GPUs", list_gpus, show_gpu)
 
 
-def list_gpus(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
-    """List the catalogue of GPUs, or show one."""
-    if context.invoked_subcommand is not None:
-        return
+def list_gpus(json: bool, csv: bool) -> None:
+    """Print the catalogue of GPUs."""
     from joulecast.model.hardware.catalogue import gpu_names, gpu_package, load_gpu
 
     rows = []

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.command_line import output, shown
+from joulecast.command_line import output
+from joulecast.command_line.shown import add_catalogue
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
@@ -29,16 +30,11 @@ COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(cls=shown.Shown, help="List the catalogue of models, or show one.", rich_markup_mode=None)
-    group.callback(invoke_without_command=True)(list_models)
-    group.command("show")(show_model)
-    app.add_typer(group, name="models")
+    add_catalogue(app, "models", "models", list_models, show_model)
 
 
-def list_models(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
-    """List the catalogue of models, or show one."""
-    if context.invoked_subcommand is not None:
-        return
+def list_models(json: bool, csv: bool) -> None:
+    """Print the catalogue of models."""
     from joulecast.model.architecture.hf import load_model, model_names
 
     rows = [{"name": name, **_facts(load_model(name))} for name in model_names()]

@@ -103,15 +103,14 @@ def ledger(
         raise UnknownNameError("split", by, ("component", "instruction"), key="--by")
     from joulecast.reports.figures.ledger import ledger_figure
     from joulecast.reports.saved import number_of, read_saved
-    from joulecast.reports.series import ledger as ledger_series
+    from joulecast.reports.series.ledger import ledger_of
 
     if _is_saved(source, settings):
         result = read_saved(source, "iteration")
         number_of(result, "energy_j", source)
     else:
         result = _iteration(source, settings).to_dict()
-    split = ledger_series.by_component(result) if by == "component" else ledger_series.by_instruction(result)
-    _save(ledger_figure(split, width or 6.3), out, json)
+    _save(ledger_figure(ledger_of(result, by), width or 6.3), out, json)
 
 
 def measured(

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("predict")(predict)
-
-
 def predict(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The plan.")],
     settings: output.SetOption = None,
@@ -56,16 +51,11 @@ def predict(
     if json:
         output.print_json(iteration.to_dict())
     elif csv:
-        output.print_csv(stage_rows(iteration))
+        from joulecast.simulator.iteration.result import flat_line
+
+        output.print_csv([flat_line(stage) for stage in iteration.to_dict()["stages"]])
     else:
         print_iteration(iteration)
-
-
-def stage_rows(iteration: Iteration) -> list[dict[str, Any]]:
-    """One flat line for each pipeline stage, as of one of its GPUs."""
-    from joulecast.simulator.iteration.result import flat_line
-
-    return [flat_line(stage) for stage in iteration.to_dict()["stages"]]
 
 
 def print_iteration(iteration: Iteration) -> None:
@@ -123,5 +113,4 @@ def _model_flops(whole: dict[str, Any]) -> str:
 
 
 def _with_interval(whole: dict[str, Any], key: str, unit: str) -> str:
-    low, high = output.number(whole[f"{key}_p05"]), output.number(whole[f"{key}_p95"])
-    return f"{output.number(whole[key])} {unit} (5-95 %: {low} to {high})"
+    return f"{output.number(whole[key])} {unit} (5-95 %: {output.ends_of(whole, key)})"

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 LEAST_BUDGET_S = 30.0
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("profile")(profile)
-
-
 def profile(
     kernels: Annotated[
         list[str],

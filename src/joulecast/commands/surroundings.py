@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from joulecast.command_line import output, shown
+from joulecast.command_line import output
+from joulecast.command_line.shown import add_catalogue
 
 if TYPE_CHECKING:
     from joulecast.model.hardware.description import Facts
@@ -50,28 +52,21 @@ Name = Annotated[str, typer.Argument(help="Name in the catalogue, or path of a f
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     for kind, (words, _) in KINDS.items():
-        group = typer.Typer(cls=shown.Shown, help=f"List the catalogue of {words}, or show one.", rich_markup_mode=None)
-        group.callback(invoke_without_command=True)(_lister(kind))
-        group.command("show", help="Show every number with its uncertainty and source.")(_shower(kind))
-        app.add_typer(group, name=kind)
+        add_catalogue(app, kind, words, partial(_list, kind), _shower(kind))
 
 
-def _lister(kind: str) -> Callable[..., None]:
-    def list_entries(context: typer.Context, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
-        if context.invoked_subcommand is not None:
-            return
-        names, load = _catalogue(kind)
-        rows: list[dict[str, Any]] = []
-        for name in names():
-            facts = load(name).parameters
-            rows.append({"name": name} | {key: facts[key].value for key in KINDS[kind][1] if key in facts})
-        output.print_rows(rows, as_json=json, as_csv=csv)
-
-    return list_entries
+def _list(kind: str, json: bool, csv: bool) -> None:
+    names, load = _catalogue(kind)
+    rows: list[dict[str, Any]] = []
+    for name in names():
+        facts = load(name).parameters
+        rows.append({"name": name} | {key: facts[key].value for key in KINDS[kind][1] if key in facts})
+    output.print_rows(rows, as_json=json, as_csv=csv)
 
 
 def _shower(kind: str) -> Callable[..., None]:
     def show_entry(name: Name, json: output.JsonOption = False, csv: output.CsvOption = False) -> None:
+        """Show every number with its uncertainty and source."""
         from dataclasses import asdict
 
         facts = _catalogue(kind)[1](name)

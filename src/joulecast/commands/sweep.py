@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from joulecast.plan.sweep.space import Space
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("sweep")(sweep)
-
-
 def sweep(
     space: Annotated[Path, typer.Argument(metavar="SPACE.toml", help="A plan whose values may be lists or ranges.")],
     settings: Annotated[
@@ -71,9 +66,11 @@ def sweep(
         output.progress(f"wrote {out}")
     _write_plans(result, loaded, plan, plans)
     if report is not None:
-        from joulecast.reports.write import report_of_sweep
+        from joulecast.reports.pages.sweep import sweep_page
+        from joulecast.reports.write import write_report
 
-        report_of_sweep(result, _lines(result.best, loaded), _lines(result.of_each_cluster, loaded), loaded, report)
+        best, of_each = _lines(result.best, loaded), _lines(result.of_each_cluster, loaded)
+        write_report(sweep_page(result, best, of_each, loaded), report)
     if json:
         output.print_json(result.to_dict())
     elif csv:
@@ -129,21 +126,21 @@ def _line(row: dict[str, Any], keys: Sequence[str], without: Sequence[str]) -> d
         line[short_key(key)] = None if key in without else row[key]
     line |= {
         "time [s]": row["time_s"],
-        **_ends(row, "time"),
+        **_ends(row, "time_s"),
         "energy [J]": row["energy_j"],
-        **_ends(row, "energy"),
+        **_ends(row, "energy_j"),
         "power [W]": row["power_w"],
-        **_ends(row, "power"),
+        **_ends(row, "power_w"),
         "free memory [%]": round(100.0 * row["memory_margin"], 1),
     }
     return line | _costs(row)
 
 
-def _ends(row: dict[str, Any], word: str) -> dict[str, str]:
+def _ends(row: dict[str, Any], key: str) -> dict[str, str]:
     """The interval of a simulated plan's time, energy or power."""
-    unit = {"time": "s", "energy": "j", "power": "w"}[word]
-    low, high = (row.get(f"{word}_{unit}_{end}") for end in ("p05", "p95"))
-    return {f"5-95 % of {word}": f"{output.number(low, 3)} to {output.number(high, 3)}"} if low is not None else {}
+    if row.get(f"{key}_p05") is None:
+        return {}
+    return {f"5-95 % of {key.partition('_')[0]}": output.ends_of(row, key, 3)}
 
 
 def _costs(row: dict[str, Any]) -> dict[str, Any]:

@@ -48,11 +48,6 @@ SUITES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("validate")(validate)
-
-
 def validate(
     suite: Annotated[str, typer.Argument(metavar="SUITE", help=f"{SUITES[0]}; of others: {SUITES[1]}.")],
     data: Annotated[Path, typer.Option(metavar="PATH", help="Measured rows: a file, or the folder that holds them.")],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -91,7 +91,7 @@ class Page:
     def html(self) -> str:
         """The whole file."""
         charts = [chart for section in self.sections for chart in section.charts]
-        data = {"palettes": [scheme(False), scheme(True)], "charts": [chart.to_dict() for chart in charts]}
+        data = {"palettes": [scheme(False), scheme(True)], "charts": [asdict(chart) for chart in charts]}
         style, script, tables = (
             files("joulecast.reports").joinpath(name).read_text("utf-8")
             for name in ("page.css", "page.js", "tables.js")

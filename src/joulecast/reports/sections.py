@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from joulecast.reports.html import bullets, folded, pairs, table
@@ -25,6 +27,12 @@ def with_interval(label: str, value: float, low: float | None, high: float | Non
     places = tuple(0.5 + 0.5 * (x / value - 1.0) / reach for x in (low, value, high))
     note = f"90 %: {interval(low, high, unit)}"
     return Figure(label, unit.text(value), note, (places[0], places[1], places[2]))
+
+
+def figure_of(source: object, key: str, label: str, unit: Unit) -> Figure:
+    """A field with its 90 % interval, whose ends are fields called after it, or entries of a table."""
+    get: Callable[[str], Any] = source.get if isinstance(source, Mapping) else partial(getattr, source)
+    return with_interval(label, get(key), get(f"{key}_p05"), get(f"{key}_p95"), unit)
 
 
 def sentence(note: str) -> str:
@@ -59,7 +67,7 @@ def provenance(gpu: GpuDescription) -> Section:
         {
             "table": row.table,
             "name": row.name,
-            "value": f"{_value(row.value)} {row.unit}".strip(),
+            "value": f"{_words(row.value)} {row.unit}".strip(),
             "standard deviation": None if isinstance(row.value, str | bool) or not row.sd else row.sd,
             "how": row.status,
             "source": row.source,
@@ -104,7 +112,3 @@ def _words(value: Any) -> str:
     if is_dataclass(value):
         return ", ".join(f"{field.name} {_words(getattr(value, field.name))}" for field in fields(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _value(value: float | str | bool) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

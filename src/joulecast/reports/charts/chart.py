@@ -8,7 +8,7 @@ the reader's scheme has for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 Trace = dict[str, Any]
@@ -47,20 +47,30 @@ class Chart:
     label: str
     views: tuple[View, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As the script reads it."""
-        return asdict(self)
-
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with a title."""
     return {"title": {"text": title, "standoff": 10}, **more}
 
 
+def polyline(x: Sequence[float], y: Sequence[float], line: Mapping[str, Any], **more: Any) -> Trace:
+    """A line, silent at the pointer: so close to points, its text would hide theirs."""
+    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), **more, "line": line, "hoverinfo": "skip"}
+
+
 def limit_line(x: Sequence[float], y: Sequence[float]) -> Trace:
     """A limit, between two points."""
-    line = {"color": "@limit", "width": 1.5, "dash": "dash"}
-    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "line": line, "hoverinfo": "skip"}
+    return polyline(x, y, {"color": "@limit", "width": 1.5, "dash": "dash"})
+
+
+def band(x: Sequence[float], y: Sequence[float]) -> Trace:
+    """The inside of an outline."""
+    return polyline(x, y, {"width": 0}, fill="toself", fillcolor="@band/18")
+
+
+def told(texts: Sequence[str]) -> Trace:
+    """Texts of a trace's bars at the pointer."""
+    return {"hovertext": list(texts), "hovertemplate": "%{hovertext}<extra></extra>"}
 
 
 def dots(x: Sequence[float], y: Sequence[float], texts: Sequence[str], marker: Mapping[str, Any]) -> Trace:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis, dots, error_bar, limit_line
+from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, band, dots, error_bar, limit_line, polyline
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, between, interval, spaced, unit_for
-from joulecast.reports.series.front import BAND, MARGIN, Forecast, FrontSeries, PlanPoint
+from joulecast.reports.series.front import BAND, MARGIN, FrontSeries, PlanPoint
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.plan_ends import PlanInterval
+    from joulecast.simulator.iteration.result import Iteration
 
 #: Kinds of instruction whose knobs the label at the pointer shows; the list below the chart has all.
 SHOWN_KNOBS = 10
@@ -23,15 +24,16 @@ def front_chart(front: FrontSeries) -> Chart:
     """Plans over time and energy, with the lower bound, the chosen plan and the plan as it stands."""
     time = unit_for("s", max(p.time_s for p in front.points))
     energy = unit_for("J", max(p.energy_j for p in front.points))
-    data: list[dict[str, Any]] = []
+    data: list[Trace] = []
     series: list[Series] = []
 
-    def add(name: str, role: str, mark: str, *traces: dict[str, Any]) -> None:
+    def add(name: str, role: str, mark: str, *traces: Trace) -> None:
         series.append(Series(name, role, tuple(range(len(data), len(data) + len(traces))), mark))
         data.extend(traces)
 
     if front.bound_s:
-        add("lower bound", "bound", "line", _bound(front, time, energy))
+        bound = polyline(time.of(front.bound_s), energy.of(front.bound_j), {"color": "@bound", "width": 1.5})
+        add("lower bound", "bound", "line", bound)
     if front.band_j[0]:
         add(BAND, "band", "area", _band(front, time, energy))
     add("plans", "plan", "circle", _plans(front, time, energy))
@@ -58,8 +60,7 @@ def _range(front: FrontSeries, unit: Unit, name: str) -> list[float]:
     """Range of an axis around plans and forecast; the bound alone would stretch it."""
     values = [getattr(p, name) for p in front.points]
     if front.forecast is not None:
-        ends = [getattr(front.forecast, f"{name}{end}") for end in ("", "_p05", "_p95")]
-        values += [v for v in ends if v is not None]
+        values += [getattr(front.forecast, f"{name}{end}") for end in ("", "_p05", "_p95")]
     if name == "energy_j":
         values += [v for ends in front.band_j for v in ends]
     low, high = min(values), max(values)
@@ -67,45 +68,25 @@ def _range(front: FrontSeries, unit: Unit, name: str) -> list[float]:
     return unit.of([low - room, high + room])
 
 
-def _bound(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": time.of(front.bound_s),
-        "y": energy.of(front.bound_j),
-        "line": {"color": "@bound", "width": 1.5},
-        "hoverinfo": "skip",  # so close to the plans, its text would hide theirs
-    }
-
-
-def _band(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+def _band(front: FrontSeries, time: Unit, energy: Unit) -> Trace:
     low, high = front.band_j
     x = time.of(p.time_s for p in front.points)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*x, *reversed(x)],
-        "y": [*energy.of(high), *reversed(energy.of(low))],
-        "fill": "toself",
-        "fillcolor": "@band/18",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
+    return band([*x, *reversed(x)], [*energy.of(high), *reversed(energy.of(low))])
 
 
-def _plans(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+def _plans(front: FrontSeries, time: Unit, energy: Unit) -> Trace:
     texts = [point_text(p, front.points[0], time, energy) for p in front.points]
     return _dots(front.points, texts, time, energy, {"color": "@plan", "size": 7})
 
 
-def _chosen(front: FrontSeries, time: Unit, energy: Unit) -> dict[str, Any]:
+def _chosen(front: FrontSeries, time: Unit, energy: Unit) -> Trace:
     point = front.points[front.chosen]
     text = f"<b>chosen: {escape(front.why)}</b><br>{point_text(point, front.points[0], time, energy)}"
     line = {"color": "@paper", "width": 1.5}
     return _dots([point], [text], time, energy, {"color": "@chosen", "size": 16, "symbol": "star", "line": line})
 
 
-def _forecast(plan: Forecast, time: Unit, energy: Unit) -> dict[str, Any]:
+def _forecast(plan: Iteration, time: Unit, energy: Unit) -> Trace:
     text = f"<b>the plan as it stands</b><br>{time.text(plan.time_s)}, {energy.text(plan.energy_j)}"
     line = {"color": "@forecast", "width": 3}
     marker = {"color": "@forecast", "size": 11, "symbol": "x-thin", "line": line}
@@ -115,14 +96,13 @@ def _forecast(plan: Forecast, time: Unit, energy: Unit) -> dict[str, Any]:
         ("error_x", plan.time_s, plan.time_s_p05, plan.time_s_p95, time),
         ("error_y", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy),
     ):
-        if low is not None and high is not None:
-            trace[name] = error_bar(unit.of([high - value]), unit.of([value - low]), "@forecast/60")
+        trace[name] = error_bar(unit.of([high - value]), unit.of([value - low]), "@forecast/60")
     return trace
 
 
 def _dots(
-    plans: Sequence[PlanPoint | Forecast], texts: Sequence[str], time: Unit, energy: Unit, marker: Mapping[str, Any]
-) -> dict[str, Any]:
+    plans: Sequence[PlanPoint | Iteration], texts: Sequence[str], time: Unit, energy: Unit, marker: Mapping[str, Any]
+) -> Trace:
     return dots(time.of(p.time_s for p in plans), energy.of(p.energy_j for p in plans), texts, marker)
 
 

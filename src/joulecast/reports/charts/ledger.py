@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis, error_bar
+from joulecast.reports.charts.chart import Chart, Series, View, axis, error_bar, told
 from joulecast.reports.numbers import spaced, unit_for
 from joulecast.reports.palette import role_of, word
 from joulecast.reports.series.ledger import Ledger
@@ -69,17 +69,14 @@ def _bar(ledger: Ledger, name: str, values: Sequence[float]) -> dict[str, Any]:
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
-        "hovertext": [
-            f"<b>{word(name)}</b>, {row}<br>{unit.text(v)} a GPU, {spaced(100 * s, 3)} %"
-            f"<br>{_joules(v * n)} on {n} GPU{'s' if n > 1 else ''}"
-            for row, v, s, n in zip(ledger.rows, values, shares, ledger.gpus, strict=True)
-        ],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        **told(
+            [
+                f"<b>{word(name)}</b>, {row}<br>{unit.text(v)} a GPU, {spaced(100 * s, 3)} %"
+                f"<br>{unit_for('J', v * n).text(v * n)} on {n} GPU{'s' if n > 1 else ''}"
+                for row, v, s, n in zip(ledger.rows, values, shares, ledger.gpus, strict=True)
+            ]
+        ),
     }
-
-
-def _joules(energy_j: float) -> str:
-    return unit_for("J", energy_j).text(energy_j)
 
 
 def _interval(ledger: Ledger, total: float, low: float, high: float) -> dict[str, Any]:

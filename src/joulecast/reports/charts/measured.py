@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, dots, error_bar
+from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, band, dots, error_bar, polyline
 from joulecast.reports.numbers import Unit, interval, short, spaced, unit_for
 from joulecast.reports.palette import series_role, series_symbol
 from joulecast.reports.series.measured import QUANTITIES, Pair
@@ -49,7 +49,7 @@ def _against(quantity: str, families: Families) -> View:
     word, base = QUANTITIES[quantity]
     low, high, log = ends_of([pair for pairs in families.values() for pair in pairs])
     unit, ends = unit_for(base, high / 1.3), (low, high)
-    data = [_band(unit.of(ends)), _diagonal(unit.of(ends))]
+    data = [_band(unit.of(ends)), polyline(unit.of(ends), unit.of(ends), {"color": "@band", "width": 1})]
     series = [Series("±5 %", "band", (0, 1), "area")]
     for i, (family, pairs) in enumerate(families.items()):
         series.append(Series(f"{family} ({len(pairs)})", series_role(i), (len(data),), series_symbol(i)))
@@ -85,30 +85,10 @@ def _text(pair: Pair, unit: Unit) -> str:
     return "<br>".join([*lines, f"error {100.0 * pair.error:+.1f} %"])
 
 
-def _band(ends: Sequence[float]) -> dict[str, Any]:
+def _band(ends: Sequence[float]) -> Trace:
     low, high = ends
     corners = [(low, 1 + BAND), (high, 1 + BAND), (high, 1 - BAND), (low, 1 - BAND), (low, 1 + BAND)]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [value for value, _ in corners],
-        "y": [short(value * share) for value, share in corners],
-        "fill": "toself",
-        "fillcolor": "@band/18",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
-
-
-def _diagonal(ends: Sequence[float]) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": list(ends),
-        "y": list(ends),
-        "line": {"color": "@band", "width": 1},
-        "hoverinfo": "skip",
-    }
+    return band([value for value, _ in corners], [short(value * share) for value, share in corners])
 
 
 def _errors(quantity: str, families: Families) -> View:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from joulecast.plan.knobs.pareto import pareto
 from joulecast.plan.sweep.clusters import GPU
-from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, dots, error_bar, limit_line
+from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, dots, error_bar, limit_line, polyline
 from joulecast.reports.html import pairs
 from joulecast.reports.numbers import Unit, interval, unit_for
 from joulecast.reports.palette import series_role, series_symbol
@@ -80,8 +81,7 @@ def sweep_chart(
     from joulecast.plan.sweep.choose import is_feasible
 
     keeps = is_feasible(rows, space)
-    inside = [row for row, keep in zip(rows, keeps, strict=True) if keep]
-    outside = [row for row, keep in zip(rows, keeps, strict=True) if not keep]
+    inside, outside = list(compress(rows, keeps)), list(compress(rows, ~keeps))
     gpus = gpus_of(space)
     look = _by_gpu(gpus, inside, outside, result.best) if gpus else _of_one_gpu(inside, outside, result.best)
     views = tuple(_view(result, look, limits, key, *what) for key, what in against(result, rows).items())
@@ -190,14 +190,8 @@ def front_steps(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]
 
 def _front(rows: Sequence[dict[str, Any]], key: str, time: Unit, unit: Unit) -> Trace:
     """Steps from plan to plan: what lies between two plans is no plan."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": time.of(row["time_s"] for row in rows),
-        "y": unit.of(row[key] for row in rows),
-        "line": {"color": "@ink", "width": 1.6, "shape": "hv"},
-        "hoverinfo": "skip",
-    }
+    at = time.of(row["time_s"] for row in rows), unit.of(row[key] for row in rows)
+    return polyline(*at, {"color": "@ink", "width": 1.6, "shape": "hv"})
 
 
 def _limits(

@@ -8,14 +8,17 @@ with power scaled into each, draws many times faster than axes of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
 
-from joulecast.reports.charts.chart import Chart, Series, View, axis
+from joulecast.reports.charts.chart import Chart, Series, Trace, View, axis, told
 from joulecast.reports.numbers import Unit, short, unit_for
 from joulecast.reports.palette import role_of, word
 from joulecast.reports.series.slots import Slot, crowded, slots_of
-from joulecast.reports.series.timeline import COMMUNICATION_ROLES, Bar, Lane, TimelineSeries, limit_words
+from joulecast.reports.series.timeline import COMMUNICATION_ROLES, Bar, Interval, Lane, TimelineSeries, limit_words
+
+Part = TypeVar("Part")
 
 #: Middle and height of the rows of a lane.
 BAR_ROW, SPEECH_ROW = (0.775, 0.27), (0.57, 0.09)
@@ -116,19 +119,22 @@ def _labelled(timeline: TimelineSeries) -> bool:
     return sum(len(lane.bars) for lane in timeline.lanes) <= MOST_LABELS
 
 
-def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
-    n = len(timeline.lanes)
-    bars = [(n - 1 - i, lane, bar) for i, lane in enumerate(timeline.lanes) for bar in lane.bars]
-    found = [entry for entry in bars if role_of(entry[2].kind) == role]
+def _placed(timeline: TimelineSeries, parts: Callable[[Lane], Iterable[Part]]) -> list[tuple[int, Lane, Part]]:
+    """Parts of every lane, with the foot and the lane of each."""
+    feet = range(len(timeline.lanes) - 1, -1, -1)
+    return [(foot, lane, part) for foot, lane in zip(feet, timeline.lanes, strict=True) for part in parts(lane)]
+
+
+def _bars(timeline: TimelineSeries, unit: Unit, role: str) -> Trace:
+    found = [one for one in _placed(timeline, lambda lane: lane.bars) if role_of(one[2].kind) == role]
     trace = _horizontal(
-        unit.of(bar.start_s for _, _, bar in found),
-        unit.of(bar.end_s - bar.start_s for _, _, bar in found),
+        [bar for _, _, bar in found],
+        unit,
         [foot + BAR_ROW[0] for foot, _, _ in found],
         BAR_ROW[1],
         {"color": f"@{role}", "line": {"color": "@paper", "width": 0.6}},
+        [_bar_text(lane, bar, unit) for _, lane, bar in found],
     )
-    texts = [_bar_text(lane, bar, unit) for _, lane, bar in found]
-    trace |= {"hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
     if _labelled(timeline):
         trace |= {
             "text": [str(bar.microbatch) if bar.microbatch >= 0 else "" for _, _, bar in found],
@@ -143,84 +149,83 @@ def _bar_text(lane: Lane, bar: Bar, unit: Unit) -> str:
     batch = f", micro-batch {bar.microbatch}" if bar.microbatch >= 0 else ""
     clock = "" if bar.clock_mhz is None else f" at {bar.clock_mhz:g} MHz"
     return (
-        f"<b>{word(bar.kind)}{batch}</b>, stage {lane.stage}<br>{_span(bar.end_s - bar.start_s)} from "
-        f"{unit.text(bar.start_s)}<br>{bar.power_w:.0f} W a GPU{clock}" + (f"<br>{bar.knobs}" if bar.knobs else "")
+        f"<b>{word(bar.kind)}{batch}</b>, stage {lane.stage}<br>{_from(bar, unit)}<br>{bar.power_w:.0f} W a GPU{clock}"
+        + (f"<br>{bar.knobs}" if bar.knobs else "")
     )
 
 
-def _span(time_s: float) -> str:
-    return unit_for("s", time_s).text(time_s)
+def _from(part: Bar | Interval, unit: Unit) -> str:
+    """How long something lasts, and since when."""
+    length_s = part.end_s - part.start_s
+    return f"{unit_for('s', length_s).text(length_s)} from {unit.text(part.start_s)}"
 
 
-def _shares(slots: Sequence[Mapping[str, Sequence[Slot]]], unit: Unit, role: str) -> dict[str, Any]:
+def _shares(slots: Sequence[Mapping[str, Sequence[Slot]]], unit: Unit, role: str) -> Trace:
     """One kind of instruction, or waiting, in slots of time, each lane's kinds on top of each other."""
     below, height = BAR_ROW[0] - BAR_ROW[1] / 2, BAR_ROW[1]
     found = [(len(slots) - 1 - i, slot) for i, lane in enumerate(slots) for slot in lane.get(role, ())]
-    trace = _horizontal(
-        unit.of(slot.start_s for _, slot in found),
-        unit.of(slot.end_s - slot.start_s for _, slot in found),
+    return _horizontal(
+        [slot for _, slot in found],
+        unit,
         [short(foot + below + height * (slot.foot + slot.share / 2), 5) for foot, slot in found],
         [short(height * slot.share, 4) for _, slot in found],
         {"color": f"@{role}", "line": {"width": 0}},
-    )
-    return trace | {
-        "hovertext": [
+        [
             f"<b>{word(role)}</b><br>{100 * slot.share:.0f} % of {unit.text(slot.start_s)} to {unit.text(slot.end_s)}"
             for _, slot in found
         ],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
+    )
 
 
 def _horizontal(
-    base: list[float], length: list[float], y: list[float], height: float | list[float], marker: dict[str, Any]
-) -> dict[str, Any]:
+    parts: Sequence[Bar | Slot | Interval],
+    unit: Unit,
+    y: list[float],
+    height: float | list[float],
+    marker: dict[str, Any],
+    texts: Sequence[str],
+) -> Trace:
     return {
         "type": "bar",
         "orientation": "h",
-        "base": base,
-        "x": length,
+        "base": unit.of(part.start_s for part in parts),
+        "x": unit.of(part.end_s - part.start_s for part in parts),
         "y": y,
         "width": height,
         "marker": marker,
+        **told(texts),
     }
 
 
-def _speech(timeline: TimelineSeries, unit: Unit, role: str) -> dict[str, Any]:
+def _speech(timeline: TimelineSeries, unit: Unit, role: str) -> Trace:
     """Communication, or waiting in it for the slowest: the one from the foot of its row, the other from its top."""
-    n, end = len(timeline.lanes), 1 if role == COMMUNICATION_ROLES[-1] else -1
-    found = [(n - 1 - i, part) for i, lane in enumerate(timeline.lanes) for part in getattr(lane, role)]
-    trace = _horizontal(
-        unit.of(part.start_s for _, part in found),
-        unit.of(part.end_s - part.start_s for _, part in found),
-        [short(foot + SPEECH_ROW[0] + end * SPEECH_ROW[1] * (1 - part.share) / 2, 5) for foot, part in found],
-        [short(SPEECH_ROW[1] * part.share, 3) for _, part in found],
+    end = 1 if role == COMMUNICATION_ROLES[-1] else -1
+    found = _placed(timeline, attrgetter(role))
+    parts = [part for _, _, part in found]
+    return _horizontal(
+        parts,
+        unit,
+        [short(foot + SPEECH_ROW[0] + end * SPEECH_ROW[1] * (1 - part.share) / 2, 5) for foot, _, part in found],
+        [short(SPEECH_ROW[1] * part.share, 3) for part in parts],
         {"color": f"@{role}", "line": {"width": 0}},
-    )
-    return trace | {
-        "hovertext": [
-            f"<b>{word(role)}</b><br>{_span(part.end_s - part.start_s)} from {unit.text(part.start_s)}"
+        [
+            f"<b>{word(role)}</b><br>{_from(part, unit)}"
             + ("" if part.share > 0.995 else f"<br>{100 * part.share:.0f} % of it")
-            for _, part in found
+            for part in parts
         ],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
+    )
 
 
-def _waiting(timeline: TimelineSeries, unit: Unit) -> dict[str, Any]:
-    n = len(timeline.lanes)
-    found = [(n - 1 - i, w) for i, lane in enumerate(timeline.lanes) for w in lane.waits(timeline.time_s)]
-    trace = _horizontal(
-        unit.of(start for _, (start, _) in found),
-        unit.of(end - start for _, (start, end) in found),
-        [foot + BAR_ROW[0] for foot, _ in found],
+def _waiting(timeline: TimelineSeries, unit: Unit) -> Trace:
+    found = _placed(timeline, lambda lane: (Interval(*ends, 1.0) for ends in lane.waits(timeline.time_s)))
+    return _horizontal(
+        [part for _, _, part in found],
+        unit,
+        [foot + BAR_ROW[0] for foot, _, _ in found],
         BAR_ROW[1],
         {"color": "@paper", "line": {"width": 0}, "pattern": HATCH} if _labelled(timeline) else {"color": "@waiting"},
+        [f"<b>waiting</b><br>{_from(part, unit)}" for _, _, part in found],
     )
-    return trace | {
-        "hovertext": [f"<b>waiting</b><br>{_span(b - a)} from {unit.text(a)}" for _, (a, b) in found],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
 
 
 def _power(timeline: TimelineSeries, unit: Unit, top_w: float) -> dict[str, Any]:

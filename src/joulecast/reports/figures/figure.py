@@ -87,11 +87,7 @@ def save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     with rc_context(STYLE):
         figure.savefig(buffer, format=ending[1:], dpi=200, metadata=METADATA[ending])
-    write_whole(path, lambda draft: _fill(draft, buffer.getvalue()))
-
-
-def _fill(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+    write_whole(path, lambda draft: draft.write_bytes(buffer.getvalue()))
 
 
 def new_figure(width_in: float, height_in: float, rows: int = 1) -> tuple[Figure, list[Any]]:

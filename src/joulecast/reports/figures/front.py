@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @styled
-def front_figure(front: FrontSeries, width_in: float = 5.0) -> Figure:
+def front_figure(front: FrontSeries, width_in: float) -> Figure:
     """Plans over time and energy, with the lower bound, the chosen plan and the plan as it stands."""
     colour = scheme(False)
     figure, (axis,) = new_figure(width_in, 0.62 * width_in)
@@ -41,7 +41,6 @@ def front_figure(front: FrontSeries, width_in: float = 5.0) -> Figure:
                 ("xerr", time, plan.time_s, plan.time_s_p05, plan.time_s_p95),
                 ("yerr", energy, plan.energy_j, plan.energy_j_p05, plan.energy_j_p95),
             )
-            if low is not None and high is not None
         }
         at = time.of([plan.time_s]), energy.of([plan.energy_j])
         axis.errorbar(*at, fmt="none", ecolor=colour["ink"], elinewidth=0.8, capsize=2, zorder=4, **bars)

@@ -20,7 +20,7 @@ BRIGHT = ("onchip", "clock", "vector", "backward", "waiting", "communication", "
 
 
 @styled
-def ledger_figure(ledger: Ledger, width_in: float = 6.3) -> Figure:
+def ledger_figure(ledger: Ledger, width_in: float) -> Figure:
     """Energy of a GPU on average and of every stage, by part, with the 90 % interval of the mean."""
     colour, totals = scheme(False), ledger.total_j
     figure, (axis,) = new_figure(width_in, 1.2 + 0.36 * len(ledger.rows))

@@ -18,7 +18,7 @@ MARKERS = ("o", "s", "D", "^", "P", "X", "v", "h")
 
 
 @styled
-def measured_figure(quantity: str, families: Families, width_in: float = 4.2) -> Figure:
+def measured_figure(quantity: str, families: Families, width_in: float) -> Figure:
     """Forecast over measured values with the band of ±5 %, and below it the errors."""
     colour = scheme(False)
     figure, (above, below) = new_figure(width_in, 1.45 * width_in, rows=2)

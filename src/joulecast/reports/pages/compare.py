@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.command_line.compare_lines import key_lines, ledger_lines, result_lines
 from joulecast.plan.comparison.ledgers import Item
-from joulecast.reports.charts.chart import Chart, Series, View, axis
+from joulecast.reports.charts.chart import Chart, Series, View, axis, told
 from joulecast.reports.charts.time_energy import Dot, Group, time_energy_chart
 from joulecast.reports.html import bullets, folded, table
 from joulecast.reports.numbers import Unit, interval, percent, spaced, unit_for
@@ -160,8 +160,7 @@ def _bars(role: str, items: Sequence[Item], unit: Unit) -> dict[str, Any]:
         "y": [word(item.name) for item in items],
         "x": unit.of([item.difference for item in items]),
         "marker": {"color": f"@{role}"},
-        "hovertext": [_hover(item, unit) for item in items],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        **told([_hover(item, unit) for item in items]),
     }
 
 

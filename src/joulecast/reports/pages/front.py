@@ -8,14 +8,14 @@ from joulecast.reports.charts.timeline import timeline_chart
 from joulecast.reports.numbers import between, percent, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.pages.predict import front_section
-from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.sections import assumptions, figure_of, plan_section, provenance, with_interval
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.slots import crowded
 from joulecast.reports.series.timeline import limits_w
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.front import Front
-    from joulecast.reports.series.front import FrontSeries
+    from joulecast.reports.series.front import FrontSeries, PlanPoint
     from joulecast.simulator.iteration.result import Iteration
 
 #: Times that differ by less are called the same: no forecast tells a thousandth.
@@ -57,15 +57,13 @@ def answer(series: FrontSeries) -> str:
     first, chosen = series.points[0], series.points[series.chosen]
     time, energy = unit_for("s", chosen.time_s), unit_for("J", chosen.energy_j)
     taken = f"takes {time.text(chosen.time_s)} and {energy.text(chosen.energy_j)}"
-    if series.forecast is not None:
-        saved, slower = _against(series.forecast.time_s, series.forecast.energy_j, chosen.time_s, chosen.energy_j)
-        return f"The chosen plan {taken}: {saved} than the plan as it stands, and {slower}."
-    saved, slower = _against(first.time_s, first.energy_j, chosen.time_s, chosen.energy_j)
-    return f"The chosen plan {taken}: {saved} than the fastest, and {slower}."
+    saved, slower = _against(series.forecast or first, chosen)
+    other = "the fastest" if series.forecast is None else "the plan as it stands"
+    return f"The chosen plan {taken}: {saved} than {other}, and {slower}."
 
 
-def _against(time_s: float, energy_j: float, other_time_s: float, other_energy_j: float) -> tuple[str, str]:
-    saved, slower = 1.0 - other_energy_j / energy_j, other_time_s / time_s - 1.0
+def _against(one: PlanPoint | Iteration, other: PlanPoint) -> tuple[str, str]:
+    saved, slower = 1.0 - other.energy_j / one.energy_j, other.time_s / one.time_s - 1.0
     pace = "as fast" if abs(slower) < SAME else f"{percent(abs(slower), 2)} {'slower' if slower >= 0 else 'faster'}"
     return f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} energy", pace
 
@@ -73,7 +71,7 @@ def _against(time_s: float, energy_j: float, other_time_s: float, other_energy_j
 def more(front: Front, series: FrontSeries) -> str:
     """How far the front reaches, and how far plans are from the bound."""
     first, last = series.points[0], series.points[-1]
-    saved, slower = _against(first.time_s, first.energy_j, last.time_s, last.energy_j)
+    saved, slower = _against(first, last)
     gaps = [p.gap for p in front.points]
     ends, sure = last.interval, ""
     if ends is not None and len(series.points) > 1:
@@ -98,10 +96,8 @@ def head(front: Front, series: FrontSeries) -> list[Figure]:
     figures.append(Figure("least energy", time.text(last.time_s), energy.text(last.energy_j)))
     plan = series.forecast
     if plan is not None:
-        figures.append(with_interval("as it stands", plan.time_s, plan.time_s_p05, plan.time_s_p95, time))
-        figures.append(
-            with_interval("energy, as it stands", plan.energy_j, plan.energy_j_p05, plan.energy_j_p95, energy)
-        )
+        figures.append(figure_of(plan, "time_s", "as it stands", time))
+        figures.append(figure_of(plan, "energy_j", "energy, as it stands", energy))
     return figures
 
 

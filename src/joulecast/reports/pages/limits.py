@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 USUAL_WEIGHT = 0.5
 
 
-def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan | None = None) -> Page:
+def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan | None) -> Page:
     """Page of one power limit for a whole job.
 
     Parameters
@@ -47,9 +47,10 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     everything = folded(f"All {len(points)} limits as numbers", table([_row(p.to_dict(), several) for p in points]))
     label = f"Time and energy of {found['of']} at every power limit"
     chart = time_energy_chart("limits", label, groups, found["of"])
+    weights = [{"weight from": w["eta_from"], "to": w["eta_to"]} | _row(w, several) for w in found["by_weight"]]
     sections = [
         Section("Time and energy under power limits", about, (chart,), everything),
-        Section("The best limit at every weight", table([_by_weight(line, several) for line in found["by_weight"]])),
+        Section("The best limit at every weight", table(weights)),
     ]
     if found["never_reach_the_target"]:
         sizes_out = (f"batch size {size} does not always reach the target" for size in found["never_reach_the_target"])
@@ -57,10 +58,10 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     kicker = f"{found['job']}: {len(points)} points of {found['of']}"
     more = f"The limit of least energy takes {_against(front[0], front[-1])} than the fastest."
     says = f"At a weight of {weight:g} of energy against time {_what(chosen, several)} is best"
-    says += f": {_taken(chosen.time_s, chosen.energy_j)} for {found['of']}"
+    says += f": {_taken(chosen)} for {found['of']}"
     says += "." if chosen == front[0] else f", {_against(front[0], chosen)} than at {_what(front[0], several)}."
     ends = (("fastest", front[0]), ("chosen", chosen), ("least energy", front[-1]))
-    figures = [_figure(name, p.time_s, p.energy_j, _what(p, several)) for name, p in ends]
+    figures = [Figure(name, _taken(p), _what(p, several)) for name, p in ends]
     return Page("Power limits", kicker, says, more, figures, [*sections, *_origin(plan)])
 
 
@@ -90,7 +91,7 @@ def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None
     says = f"Limits of {_watts(chosen)} W by stage"
     says += " are best." if chosen is fastest else f" take {_against(fastest, chosen)} than the fastest."
     ends = (("fastest", fastest), ("chosen", chosen), ("least energy", front.points[-1]))
-    figures = [_figure(name, p.time_s, p.energy_j, f"limits {front.together_w(p):.0f} W together") for name, p in ends]
+    figures = [Figure(name, _taken(p), f"limits {front.together_w(p):.0f} W together") for name, p in ends]
     kicker = (
         f"{plan.workload.model_name} on {plan.cluster.gpus} × {plan.cluster.gpu}: {front.simulated} plans simulated"
     )
@@ -152,21 +153,21 @@ def _line(front: RankLimitFront, point: RankLimits, is_chosen: bool) -> dict[str
         "limits by stage [W]": _watts(point),
         "together [W]": front.together_w(point),
         "mean power by stage [W]": " ".join(f"{power:.0f}" for power in point.power_w),
-        **{name: f"{spaced(low)} to {spaced(high)}" for name, low, high in _ends(point)},
+        **_ends(point),
         **dict(point.knobs),
         "": "chosen" if is_chosen else "",
     }
 
 
-def _ends(point: RankLimits) -> list[tuple[str, float, float]]:
+def _ends(point: RankLimits) -> dict[str, str]:
     """Ends of a plan's intervals by what the table calls them."""
     ends = interval_ends(point)
     names = (("time", "time_s", "s"), ("energy", "energy_j", "J"), ("power, all GPUs", "power_w", "W"))
-    return [
-        (f"{word}, 5 to 95 % [{unit}]", ends[f"{name}_p05"], ends[f"{name}_p95"])
+    return {
+        f"{word}, 5 to 95 % [{unit}]": f"{spaced(ends[f'{name}_p05'])} to {spaced(ends[f'{name}_p95'])}"
         for word, name, unit in names
         if f"{name}_p05" in ends
-    ]
+    }
 
 
 def _watts(point: RankLimits) -> str:
@@ -178,16 +179,8 @@ def _against(first: JobPoint | RankLimits, other: JobPoint | RankLimits) -> str:
     return f"{percent(saved)} less energy and {percent(slower)} longer"
 
 
-def _figure(name: str, time_s: float, energy_j: float, note: str) -> Figure:
-    return Figure(name, _taken(time_s, energy_j), note)
-
-
-def _taken(time_s: float, energy_j: float) -> str:
-    return f"{unit_for('s', time_s).text(time_s)}, {unit_for('J', energy_j).text(energy_j)}"
-
-
-def _by_weight(line: Mapping[str, Any], several: bool) -> dict[str, Any]:
-    return {"weight from": line["eta_from"], "to": line["eta_to"], **_row(line, several)}
+def _taken(point: JobPoint | RankLimits) -> str:
+    return f"{unit_for('s', point.time_s).text(point.time_s)}, {unit_for('J', point.energy_j).text(point.energy_j)}"
 
 
 def _row(line: Mapping[str, Any], several: bool) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from joulecast.reports.numbers import Unit, percent, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
 from joulecast.reports.pages.site_section import nothing_beyond, run_figures, site_figures, site_section
 from joulecast.reports.palette import word
-from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
-from joulecast.reports.series import ledger as ledger_series
+from joulecast.reports.sections import assumptions, figure_of, plan_section, provenance
 from joulecast.reports.series import timeline as timeline_series
 from joulecast.reports.series.front import of_front
+from joulecast.reports.series.ledger import ledger_of
 from joulecast.reports.series.slots import crowded
 from joulecast.reports.series.timeline import limit_words, limits_w
 from joulecast.simulator.iteration.site import SITE_ASSUMPTIONS
@@ -112,11 +112,11 @@ def head(iteration: Iteration) -> list[Figure]:
     time, energy = unit_for("s", iteration.time_s), unit_for("J", iteration.energy_j)
     token = unit_for("J", iteration.energy_per_token_j)
     limits, watts = limits_w(iteration), Unit(float(iteration.gpus), "W")
-    power = with_interval("power of a GPU", iteration.power_w, iteration.power_w_p05, iteration.power_w_p95, watts)
+    power = figure_of(iteration, "power_w", "power of a GPU", watts)
     memory = max(r.memory_bytes for r in iteration.ranks)
     return [
-        with_interval("time", iteration.time_s, iteration.time_s_p05, iteration.time_s_p95, time),
-        with_interval("energy, all GPUs", iteration.energy_j, iteration.energy_j_p05, iteration.energy_j_p95, energy),
+        figure_of(iteration, "time_s", "time", time),
+        figure_of(iteration, "energy_j", "energy, all GPUs", energy),
         Figure("energy of a token", token.text(iteration.energy_per_token_j, 3)),
         replace(power, note=f"{power.note}, {limit_words(limits)}") if limits else power,
         Figure("SM clock", f"{iteration.clock_mhz:.0f} MHz", "mean of the stages' medians"),
@@ -181,10 +181,7 @@ def timeline_section(iteration: Iteration) -> Section:
 def ledger_section(iteration: Iteration) -> Section:
     """Where the energy goes."""
     result = iteration.to_dict()
-    splits = {
-        "by component": ledger_series.by_component(result),
-        "by instruction": ledger_series.by_instruction(result),
-    }
+    splits = {f"by {by}": ledger_of(result, by) for by in ("component", "instruction")}
     rows: list[dict[str, str | float]] = []
     for label, ledger in splits.items():
         columns = [f"{row} [J]" for row in ledger.rows]

@@ -9,7 +9,7 @@ from joulecast.command_line.output import number
 from joulecast.reports.html import bullets, table
 from joulecast.reports.numbers import NARROW, Unit, unit_for
 from joulecast.reports.page import Figure, Section
-from joulecast.reports.sections import with_interval
+from joulecast.reports.sections import figure_of, with_interval
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.site import SiteForecast
@@ -53,8 +53,8 @@ def site_figures(site: SiteForecast) -> list[Figure]:
     money = Unit(1e-3, f"m{site.currency}") if cost["money"] < 0.1 else Unit(1.0, site.currency)
     return [
         with_interval("energy at the meter", site.energy_j.facility, low, high, energy),
-        with_interval("money", cost["money"], cost["money_p05"], cost["money_p95"], money),
-        with_interval("carbon, CO₂e", cost["carbon_kg"], cost["carbon_kg_p05"], cost["carbon_kg_p95"], carbon),
+        figure_of(cost, "money", "money", money),
+        figure_of(cost, "carbon_kg", "carbon, CO₂e", carbon),
     ]
 
 
@@ -66,10 +66,10 @@ def run_figures(site: SiteForecast) -> list[Figure]:
     cost, currency = site.cost_of(run.paid_iterations), Unit(1.0, site.currency)
     days, energy = Unit(86400.0, "days"), Unit(3.6e9, "MWh")
     return [
-        with_interval("the whole run", run.time_s, run.time_s_p05, run.time_s_p95, days),
-        with_interval("run, energy at the meter", run.energy_j, run.energy_j_p05, run.energy_j_p95, energy),
-        with_interval("run, money", cost["money"], cost["money_p05"], cost["money_p95"], currency),
-        with_interval("run, CO₂e", cost["carbon_kg"], cost["carbon_kg_p05"], cost["carbon_kg_p95"], Unit(1e3, "t")),
+        figure_of(run, "time_s", "the whole run", days),
+        figure_of(run, "energy_j", "run, energy at the meter", energy),
+        figure_of(cost, "money", "run, money", currency),
+        figure_of(cost, "carbon_kg", "run, CO₂e", Unit(1e3, "t")),
     ]
 
 

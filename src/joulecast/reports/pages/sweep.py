@@ -14,7 +14,7 @@ from joulecast.reports.charts.sweep import MOST_POINTS, against, gpus_of, sweep_
 from joulecast.reports.html import pairs, table
 from joulecast.reports.numbers import Unit, spaced, unit_for
 from joulecast.reports.page import Figure, Page, Section
-from joulecast.reports.sections import assumptions, plan_section, provenance, with_interval
+from joulecast.reports.sections import assumptions, figure_of, plan_section, provenance
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.result import SweepResult
@@ -55,15 +55,11 @@ def sweep_page(result: SweepResult, lines: Rows, of_each: Rows, space: Space) ->
         about += f"<p>{PEAKS}</p>"
     if len(shown) < len(rows):
         about += f"<p>Of {len(rows)} plans {len(shown)} are drawn, evenly chosen, with all of the best.</p>"
-    goal = listed(result.minimise)
+    goal, each = listed(result.minimise), f"The best by {result.minimise[0]} of each GPU and number of them"
     sections = [
         Section("Every plan", about, (sweep_chart(result, shown, space, limits),)),
         Section(f"The best by {goal}", table(lines) if lines else "<p>No plan keeps to the constraints.</p>"),
-        *(
-            [Section(f"The best by {result.minimise[0]} of each GPU and number of them", table(of_each))]
-            if of_each
-            else []
-        ),
+        *([Section(each, table(of_each))] if of_each else []),
         Section("How many combinations there are", pairs(result.counts.items())),
         *([Section("Constraints", table(_left_out(result, limits)))] if limits else []),
         assumptions(result.to_dict()["notes"]),
@@ -131,8 +127,7 @@ def head(result: SweepResult) -> list[Figure]:
     if result.best:
         best = result.best[0]
         for label, key, base in (("time of the best", "time_s", "s"), ("its energy", "energy_j", "J")):
-            low, high = (best.get(f"{key}_{end}") for end in ("p05", "p95"))
-            figures.append(with_interval(label, best[key], low, high, unit_for(base, best[key])))
+            figures.append(figure_of(best, key, label, unit_for(base, best[key])))
         figures.append(Figure("GPUs", str(best["gpus"]), str(best.get(GPU, ""))))
     return [*figures, Figure("legal plans", spaced(result.legal, 9)), Figure("fit memory", spaced(result.fitting, 9))]
 

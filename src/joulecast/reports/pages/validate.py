@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_LINES = 32
 
 
-def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: GpuDescription | None = None) -> Page:
+def validate_page(report: Mapping[str, Any], rows: Rows, summary: Rows, gpu: GpuDescription | None) -> Page:
     """Page of a suite's result.
 
     Parameters
@@ -68,29 +68,25 @@ def _groups(summary: Rows) -> str:
 def answer(report: Mapping[str, Any]) -> str:
     """The answer in one sentence."""
     whole = report["summary"]["all"]
-    parts = [
-        f"{spaced(whole[f'{word}_error_percent'], 2)} % off in {word}"
-        for word in ("time", "energy", "power", "clock")
-        if whole.get(f"{word}_error_percent") is not None
-    ][:2]
+    parts = [f"{spaced(error, 2)} % off in {word}" for word, error in _known(whole, "error").items()][:2]
     return f"Forecasts of {whole['rows']} measured rows are {' and '.join(parts)} on average."
+
+
+def _known(whole: Mapping[str, Any], figure: str) -> dict[str, float]:
+    """A figure of each quantity that has it [%]."""
+    found = {word: whole.get(f"{word}_{figure}_percent") for word in ("time", "energy", "power", "clock")}
+    return {word: value for word, value in found.items() if value is not None}
 
 
 def more(report: Mapping[str, Any]) -> str:
     """The trivial rule beside it, and what the intervals held."""
     whole, texts = report["summary"]["all"], []
-    trivial = [
-        f"{spaced(whole[f'{word}_baseline_percent'], 2)} % in {word}"
-        for word in ("time", "energy")
-        if whole.get(f"{word}_baseline_percent") is not None
-    ]
+    rule = _known(whole, "baseline")
+    trivial = [f"{spaced(rule[word], 2)} % in {word}" for word in ("time", "energy") if word in rule]
     if trivial:
         texts.append(f"A trivial rule is off by {' and '.join(trivial)}.")
-    inside = [
-        f"{spaced(whole[f'{word}_inside_percent'], 3)} % of the {words}"
-        for word, words in (("time", "times"), ("energy", "energies"), ("power", "powers"))
-        if whole.get(f"{word}_inside_percent") is not None
-    ]
+    several = {"time": "times", "energy": "energies", "power": "powers"}
+    inside = [f"{spaced(share, 3)} % of the {several[word]}" for word, share in _known(whole, "inside").items()]
     if inside:
         texts.append(f"The 90 % intervals hold {', '.join(inside)}.")
     return " ".join(texts)
@@ -99,10 +95,9 @@ def more(report: Mapping[str, Any]) -> str:
 def head(report: Mapping[str, Any]) -> list[Figure]:
     """Errors of each quantity, with the worst."""
     whole, figures = report["summary"]["all"], [Figure("rows", str(report["summary"]["all"]["rows"]))]
-    for word in ("time", "energy", "power", "clock"):
-        error, worst = (whole.get(f"{word}_{key}_percent") for key in ("error", "worst"))
-        if error is not None:
-            figures.append(Figure(f"mean error, {word}", f"{spaced(error, 3)} %", f"worst {spaced(worst, 3)} %"))
+    for word, error in _known(whole, "error").items():
+        worst = spaced(whole.get(f"{word}_worst_percent"), 3)
+        figures.append(Figure(f"mean error, {word}", f"{spaced(error, 3)} %", f"worst {worst} %"))
     if report.get("skipped"):
         figures.append(Figure("not forecast", str(len(report["skipped"])), "rows, listed below"))
     return figures

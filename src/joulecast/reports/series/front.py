@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import InputError
-from joulecast.plan.exact.time_limit import no_plan_so_fast
+from joulecast.plan.knobs.time_limit import ROOM, none_within
 from joulecast.reports.palette import word
 from joulecast.reports.saved import number_of
 
@@ -33,18 +33,6 @@ BAND = "90 % against the fastest"
 SLOWER_SHARE = 0.01
 WHY_WITHIN = "least energy within the time limit"
 WHY_FAST = f"least energy at most {100 * SLOWER_SHARE:g} % slower than the fastest"
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """A forecast with its 90 % interval, ``None`` where there is none."""
-
-    time_s: float
-    energy_j: float
-    time_s_p05: float | None = None
-    time_s_p95: float | None = None
-    energy_j_p05: float | None = None
-    energy_j_p95: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +74,7 @@ class FrontSeries:
     bound_j: tuple[float, ...]
     chosen: int
     why: str
-    forecast: Forecast | None = None
+    forecast: Iteration | None = None
     time_limit_s: float | None = None
 
     @property
@@ -127,7 +115,7 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
         tuple(bound_j.tolist()),
         chosen,
         why,
-        None if iteration is None else forecast_of(iteration),
+        iteration,
         time_limit_s,
     )
 
@@ -135,11 +123,6 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
 def _thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """At most about :data:`MOST_BREAKPOINTS` of many, with both ends: a convex curve looks the same with fewer."""
     return values[np.unique(np.linspace(0, len(values) - 1, MOST_BREAKPOINTS).round().astype(np.int64))]
-
-
-def forecast_of(iteration: Iteration) -> Forecast:
-    """Time and energy of a forecast with their intervals."""
-    return Forecast(*(getattr(iteration, name) for name in Forecast.__dataclass_fields__))
 
 
 def knobs_of(front: Front, point: FrontPoint) -> tuple[tuple[str, str], ...]:
@@ -198,9 +181,9 @@ def of_saved(data: Mapping[str, Any], path: Path, time_limit_s: float | None = N
     bound = data.get("lower_bound", ())
     fastest = points[0].time_s
     limit, why = (fastest * (1 + SLOWER_SHARE), WHY_FAST) if time_limit_s is None else (time_limit_s, WHY_WITHIN)
-    chosen = max((i for i, p in enumerate(points) if p.time_s <= limit * (1.0 + 1e-12)), default=None)
+    chosen = max((i for i, p in enumerate(points) if p.time_s <= limit * ROOM), default=None)
     if chosen is None:
-        raise no_plan_so_fast(limit, fastest)
+        raise none_within(limit, fastest)
     times, energies = (tuple(float(b[key]) for b in bound) for key in ("time_s", "energy_j"))
     return FrontSeries(tuple(points), times, energies, chosen, why, time_limit_s=time_limit_s)
 

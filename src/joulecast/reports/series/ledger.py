@@ -35,17 +35,9 @@ class Ledger:
         return tuple(sum(values) for values in zip(*self.parts.values(), strict=True))
 
 
-def by_component(result: Mapping[str, Any]) -> Ledger:
-    """Energy by part of the GPU, of a forecast as plain data."""
-    return _ledger(result, "energy_by_component_j")
-
-
-def by_instruction(result: Mapping[str, Any]) -> Ledger:
-    """Energy by kind of instruction, and of waiting, of a forecast as plain data."""
-    return _ledger(result, "energy_by_instruction_j")
-
-
-def _ledger(result: Mapping[str, Any], split: str) -> Ledger:
+def ledger_of(result: Mapping[str, Any], by: str) -> Ledger:
+    """Energy of a forecast as plain data, by ``component`` of the GPU, or by kind of ``instruction`` and waiting."""
+    split = f"energy_by_{by}_j"
     stages, whole = result["stages"] if len(result["stages"]) > 1 else [], result["gpus"]
     rows = ("mean of all GPUs" if whole > 1 else "the GPU", *(f"stage {s['stage']}" for s in stages))
     parts = {

@@ -142,37 +142,20 @@ def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) 
     """
     problem = front.problem
     dag, gpus = problem.dag, problem.gpus_per_rank
-    options = [problem.option(v, c) for v, c in enumerate(point.choice.tolist())]
-    start = start_times_s(front, [o.time_s for o in options])
-    lanes, first = [], 0
+    chosen = front.options(point)
+    starts = dag.split(dag.starts([o.time_s for of in chosen for o in of], dag.latency_s.tolist()))
+    lanes = []
     for rank, order in enumerate(dag.ranks):
         bars = []
-        for place, instruction in enumerate(order, first):
-            o = options[place]
+        for instruction, o, begin in zip(order, chosen[rank], starts[rank], strict=True):
             knobs = ", ".join(f"{word(name)} {value}" for name, value in o.knobs if value is not None)
             power = o.energy_j / o.time_s / gpus
-            begin = float(start[place])
             bars.append(
                 Bar(instruction.kind, instruction.microbatch, begin, begin + o.time_s, power, o.clock_mhz, knobs)
             )
-        first += len(order)
         wait = float(problem.wait_power_w[rank]) / gpus
         lanes.append(Lane(rank, gpus, tuple(bars), (), (), *_steps(bars, wait, point.time_s)))
     return TimelineSeries(point.time_s, tuple(lanes), limits_w)
-
-
-def start_times_s(front: Front, time_s: Sequence[float]) -> Float:
-    """Earliest start of every instruction, in the flat order of the graph, shape ``(n,)`` [s]."""
-    dag = front.problem.dag
-    follows: list[list[tuple[int, float]]] = [[] for _ in range(dag.instructions)]
-    for u, v, latency in zip(dag.source.tolist(), dag.target.tolist(), dag.latency_s.tolist(), strict=True):
-        follows[u].append((v, latency))
-    start = [0.0] * dag.instructions
-    for u in dag.order.tolist():
-        end = start[u] + time_s[u]
-        for v, latency in follows[u]:
-            start[v] = max(start[v], end + latency)
-    return np.array(start)
 
 
 def merged(start_s: Float, end_s: Float, most: int) -> tuple[Interval, ...]:

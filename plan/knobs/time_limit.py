@@ -1,4 +1,4 @@
-"""What a time limit that no plan keeps is answered with."""
+"""Plans that last until a time at most."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 
 from joulecast.errors import InputError
 
+#: What a limit on time is multiplied by, so that rounding does not leave out the plan that takes just as long.
+ROOM = 1.0 + 1e-12
 #: Digits of a time in a remedy.
 DIGITS = 6
 
 
-def no_plan_so_fast(time_s: float, fastest_s: float, key: str = "--time-limit") -> InputError:
+def none_within(time_s: float, fastest_s: float, key: str = "--time-limit") -> InputError:
     """The error, whose remedy is a limit that the fastest plan keeps: its time, rounded up.
 
     Parameters
@@ -20,7 +22,7 @@ def no_plan_so_fast(time_s: float, fastest_s: float, key: str = "--time-limit") 
     key
         What asked for this time.
 
-    >>> no_plan_so_fast(0.982994, 0.982994038).remedy
+    >>> none_within(0.982994, 0.982994038).remedy
     'The fastest takes 0.982995 s.'
     """
     places = DIGITS - 1 - math.floor(math.log10(fastest_s))
