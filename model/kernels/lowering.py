@@ -43,6 +43,7 @@ from joulecast.model.kernels.streaming import (
     StreamingWork,
     extra_read_passes,
     issued_cycles,
+    left_over_factor,
     reread_share,
     row_waits_s,
     streaming_work,
@@ -281,14 +282,17 @@ def _streamed(operators: Sequence[Streaming], gpu: GpuModel) -> tuple[str, Array
     pattern = f"{first.pattern}_{first.dtype}"
     if f"kernel.streaming.{pattern}.fixed_s" not in gpu.parameters:
         pattern = first.pattern
-    row_bytes, read = column(operators, "columns") * DTYPE_BYTES[first.dtype], column(operators, "bytes_read")
-    bytes_ = bytes_ + extra_read_passes(first.pattern, row_bytes, gpu) * read
-    near = reread_share(first.pattern, row_bytes, gpu) * read
-    far, issued = column(operators, "far_bytes"), issued_cycles(pattern, bytes_ + near, column(operators, "rows"), gpu)
+    columns, read = column(operators, "columns"), column(operators, "bytes_read")
+    row_bytes = columns * DTYPE_BYTES[first.dtype]
+    from_memory, from_l2 = extra_read_passes(first.pattern, columns, row_bytes, gpu)
+    bytes_ = bytes_ + from_memory * read
+    near = (reread_share(first.pattern, row_bytes, gpu) + from_l2) * read
+    loaded = (bytes_ + near) * left_over_factor(first.pattern, columns, row_bytes)
+    far, issued = column(operators, "far_bytes"), issued_cycles(pattern, loaded, column(operators, "rows"), gpu)
     first_bytes: Array | float = 0.0
     worked = bytes_
     if first.pattern == ROW_SOFTMAX:
-        columns, size = column(operators, "columns"), DTYPE_BYTES[first.dtype]
+        size = DTYPE_BYTES[first.dtype]
         own, begun = softmax_cycles(read / size, columns, size, gpu)
         issued, first_bytes = np.where(columns > 0.0, own, issued), np.where(columns > 0.0, begun * read, 0.0)
         worked = read * (FITTED_BYTES / size)  # a value takes the same instructions in every type

@@ -27,9 +27,13 @@ Array = NDArray[np.float64]
 EDGE, BEYOND = 0.37, 0.1
 #: Least size of an L2 that has two halves, A100's being the first (NVIDIA, Ampere GA100 whitepaper) [bytes].
 HALVED_BYTES = 32e6
-#: Patterns that first reduce a row and then read it again, and the bytes that divide those of a row that shared memory
-#: can keep for them.
-TWO_PASS, ALIGNED_BYTES = ("log_softmax",), 16.0
+#: Patterns that reduce a row twice, to its maximum and to its sum, before they read it once more; most values of a row
+#: that registers keep for them, most bytes that a block's shared memory keeps, and what L2 has to hold for each SM: the
+#: rows of two blocks, and of what is written as much as was read off [+-0.3 rows].
+THREE_PASS, IN_REGISTERS, IN_SHARED_BYTES, ROWS_HELD = ("log_softmax",), 9216.0, 48 * 1024.0, 2.0 * 1.3
+#: Bytes that a block's threads load at once of rows that are read again, and how many more cycles a value takes of what
+#: is left of a row, which they load one by one: widths of 24,576, 32,000 and 50,304 in bf16 on an H200 [+-15 %].
+BLOCK_BYTES, LEFT_OVER = 1024 * 16.0, 1.35
 #: Cycles that an SM loses at each row, by pattern: one more block of threads that waits for its row, or one more
 #: term of each column's sums. PyTorch's kernels on one H200, 127 shapes each of 1,024 to 32,768 rows by 128 to 14,336
 #: columns (`validate/recorded/products`), which forecasts without missed by 10 to 34 %, with it by 5 to 10 % [+-10 %].
@@ -154,19 +158,28 @@ def row_waits_s(pattern: str, rows: Array, gpu: GpuModel) -> Array:
     return np.asarray(rows * (ROW_WAIT_S.get(pattern, 0.0) / gpu.sm_count))
 
 
-def extra_read_passes(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:
-    """Further reads of the input by row-wise kernels that need a row twice and cannot hold it in shared memory.
+def extra_read_passes(pattern: str, columns: Array, row_bytes: Array, gpu: GpuModel) -> tuple[Array, Array]:
+    """Further reads of the input, from memory and from L2, by row-wise kernels that need a row three times.
 
-    No case of :func:`reread_share`: this kernel stores its row in shared memory (``cunn_SoftMaxForwardSmem`` in
-    ``aten/src/ATen/native/cuda/SoftMax.cu``), and as many blocks run on an SM as that has room for, so that the length
-    of one row decides. Longer rows, two of 1,024 threads on each SM, are more than L2 keeps: they come from memory.
-    Shorter ones that are not aligned take the same kernel: GPT-2's 50,257 values in fp32 2.06 ms for 8,192 rows on an
-    H100, as these reads say within 8 %; in shared memory they would take 1.5.
+    Registers or a block's own shared memory keep short rows. Longer ones (``cunn_SoftMaxForward`` in
+    ``aten/src/ATen/native/cuda/SoftMax.cu``) are read again from L2 as long as it holds all rows at work, two of 1,024
+    threads on each SM: 13 widths of 4,096 to 262,144 values in two types on an H100 and an H200, whose rows at work
+    come from L2 up to some 20 and 27 MB and from memory from some 35 and 45 MB on
+    (`validate/recorded/framework_kernels/losses.csv`).
     """
-    if pattern not in TWO_PASS:
-        return np.zeros_like(row_bytes)
-    kept = (row_bytes <= gpu.device["shared_memory_per_sm_bytes"]) & (row_bytes % ALIGNED_BYTES == 0.0)
-    return np.where(kept, 0.0, 1.0)
+    if pattern not in THREE_PASS:
+        return np.zeros_like(row_bytes), np.zeros_like(row_bytes)
+    further = np.where((columns <= IN_REGISTERS) | (row_bytes < IN_SHARED_BYTES), 0.0, 2.0)
+    held = residency(ROWS_HELD * gpu.sm_count * row_bytes, gpu)
+    return further * (1.0 - held), further * held
+
+
+def left_over_factor(pattern: str, columns: Array, row_bytes: Array) -> Array:
+    """Factor on the cycles of kernels with a row in each block, whose ends threads load value by value."""
+    if pattern not in THREE_PASS:
+        return np.ones_like(row_bytes)
+    again = (columns > IN_REGISTERS) & (row_bytes >= IN_SHARED_BYTES)
+    return np.where(again, 1.0 + LEFT_OVER * (row_bytes % BLOCK_BYTES) / np.maximum(row_bytes, 1.0), 1.0)
 
 
 def reread_share(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:

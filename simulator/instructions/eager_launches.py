@@ -21,8 +21,9 @@ from joulecast.model.transformer.vision_tower import CALLED, RECORDED, UNDONE
 from joulecast.simulator.plan_file.plan import Plan
 
 #: How much longer programs of whole models take for what costs one launch: the doctor's code and data stay in the
-#: processor's caches, those of 28 iterations of small models on two hosts did not [+-10 %].
-WHOLE = 1.45
+#: processor's caches, those of 28 iterations of small models on two hosts did not, nor those of eight and of some ten
+#: on two and more others. By host 1.58, 1.39, 1.14 and about 1.3 [+-15 %].
+WHOLE = 1.35
 #: A product's module in the forward, with the calls, views and hooks around it; one of its gradients [+-12, +-20 %].
 PRODUCT = (2.3, 0.8)
 #: The same of adapters' products (PEFT) [+-16, +-20 %].
@@ -65,7 +66,7 @@ LOOPED = {"muon": 0.28, "adafactor": 0.41}
 #: backward is recorded, and in that backward, by the end of the kernel's name. Two iterations of Qwen2.5-VL with some
 #: 8,000 and 4,500 calls on an H100, whose doctor's launch took 38 us (`validate/recorded/h100_sxm/train_vision.jsonl`)
 #: [estimates, +-20 %].
-CALLS = {CALLED: 1.16, RECORDED: 2.2, UNDONE: 3.1}
+CALLS = {CALLED: 1.25, RECORDED: 2.3, UNDONE: 3.2}
 #: How names of kernels begin whose launch the GPU waits for anyway, so that it is part of the kernel's time, or that
 #: are replayed as graphs.
 WAITED_FOR = (PREFIX, *(f"optimizer.{name}" for name in KINDS))

@@ -19,10 +19,10 @@ from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
 
-#: Host's time for a launch of the doctor's, the slowest seen: virtual machines with an H100 or H200 took 28 to 51 us
+#: Host's time for a launch of the doctor's, the slowest seen: virtual machines with an H100 or H200 took 28 to 57 us
 #: [s; measured]. How far one program differs from another, and from itself a minute later, in such launches on one
 #: machine, standard deviation of the logarithm (`validate/recorded/host_launches`) [measured].
-SLOW_HOST_S, LAUNCH_SD = 52e-6, 0.17
+SLOW_HOST_S, LAUNCH_SD = 57e-6, 0.2
 #: The same for a launch of Megatron's modules: virtual machines with an H200 on which layers of experts waited for it
 #: [s; estimate from such layers, +-20 %].
 SLOW_MODULES_S = 280e-6

@@ -7,6 +7,7 @@ import pytest
 import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
+from joulecast.simulator.instructions.eager_launches import WHOLE
 from joulecast.simulator.instructions.host import host_gaps, launches_of
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
@@ -38,9 +39,9 @@ def launched(of):
 
 
 def test_a_slow_host_sets_the_pace():
-    """Where each launch takes the host longer than the GPU, an iteration takes as long as its launches."""
+    """Where launches take the host longer than the GPU, an iteration takes as long as they; but for the step, 4 ms."""
     found = forecast(100.0)
-    assert found.time_s == pytest.approx(100e-6 * launched(plan()), rel=0.02)
+    assert found.time_s == pytest.approx(100e-6 * launched(plan()) + 4e-3, rel=0.01)
 
 
 def test_a_quick_host_is_not_waited_for():
@@ -74,14 +75,14 @@ def test_what_is_not_known_of_a_host_widens_the_interval_upwards_alone():
     assert unknown.time_s_p05 == pytest.approx(graphs.time_s_p05)
     assert unknown.time_s_p95 > 1.5 * graphs.time_s_p95
     assert unknown.energy_j_p95 > 1.1 * graphs.energy_j_p95
-    assert unknown.time_s_p95 == pytest.approx(forecast(52.0).time_s, rel=0.05)
+    assert unknown.time_s_p95 == pytest.approx(forecast(57.0).time_s, rel=0.05)
     assert any("host_launch_us" in each for each in unknown.assumptions)
 
 
 def test_every_gpu_that_waits_for_its_host_draws_meanwhile():
     """The upper end is the forecast of a slow host's plan, of its energy too, on one GPU as on four."""
     for gpus in (1, 4):
-        unknown, slow = forecast(gpus=gpus), forecast(52.0, gpus=gpus)
+        unknown, slow = forecast(gpus=gpus), forecast(57.0, gpus=gpus)
         assert unknown.energy_j_p95 > 1.3 * unknown.energy_j
         assert unknown.energy_j_p95 == pytest.approx(slow.energy_j, rel=0.1)
 
@@ -110,7 +111,7 @@ def test_sharding_costs_the_host_as_many_launches_a_unit():
     layers = load_model("llama-3.2-1b").layers
     assert 3 * layers <= communications <= 3 * layers + 3
     # Beside these there are copies around them, and its parameters are stepped as DTensors.
-    assert 1.45 * 27 * communications < launched(sharded) - launched(plan()) < 1.45 * 32 * communications
+    assert WHOLE * 27 * communications < launched(sharded) - launched(plan()) < WHOLE * 32 * communications
 
 
 def test_gaps_need_a_host():
