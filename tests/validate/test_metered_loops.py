@@ -6,6 +6,7 @@ import re
 import pytest
 from command import run, status_of
 from metered_rows import AT_ONCE, PLAN, metered
+from row_files import write_json
 
 import joulecast as jc
 from joulecast.calibrate.devices.simulated import SimulatedCard
@@ -36,9 +37,7 @@ def of_ranks(*ranks, **fields):
 
 
 def written(tmp_path, *rows, name="measured.jsonl"):
-    file = tmp_path / name
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_json(tmp_path / name, *rows)
 
 
 def test_a_loop_is_forecast_from_its_plan_alone(tmp_path):
