@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from paths import ROOT
+from plan_tables import merged
 from row_files import csv_rows
 
 import joulecast as jc
@@ -41,7 +42,7 @@ def plan(model: Any = "nemotron-h-8b", *, users: bool = False, **tables: dict[st
         "cluster": {"gpu": "h200-sxm", "gpus": 8},
         "implementation": run,
     }
-    return plan_from_dict({name: {**usual.get(name, {}), **tables.get(name, {})} for name in {**usual, **tables}})
+    return plan_from_dict(merged(usual, tables))
 
 
 @pytest.mark.parametrize(
