@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 import pytest
+from row_files import json_rows
 
 from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.calibrate.microbenchmarks import row_forms as forms
@@ -217,10 +218,8 @@ def test_overlap_probes_come_with_what_they_are_compared_with():
 
 
 def test_overlap_probes_have_the_fields_of_measured_ones(data):
-    import json
 
-    with (data / "h200_sxm" / "overlap.jsonl").open() as file:
-        measured = [json.loads(line) for line in file]
+    measured = json_rows(data / "h200_sxm" / "overlap.jsonl")
     for op in OVERLAPS:
         fields = {key for row in measured if row["op"] == op for key in row if not is_measured(key)}
         for benchmark in GROUPS[2]:

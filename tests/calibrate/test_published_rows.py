@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from row_files import write_csv
 
 import joulecast as jc
 from joulecast.calibrate.published.plans import plan_row
@@ -21,15 +22,9 @@ LINE = {
 }
 
 
-def write(tmp_path: Path, line: dict[str, str]) -> Path:
-    file = tmp_path / "steps.csv"
-    file.write_text(f"{','.join(line)}\n{','.join(line.values())}\n")
-    return file
-
-
 @pytest.mark.parametrize("flag", ["true", "TRUE"])
 def test_a_line_of_a_plans_keys_is_forecast_as_that_plan(tmp_path: Path, flag: str) -> None:
-    (row,) = read_published(write(tmp_path, {**LINE, "parallelism.fsdp": flag}))
+    (row,) = read_published(write_csv(tmp_path / "steps.csv", {**LINE, "parallelism.fsdp": flag}))
     assert (row.gpu, row.num_gpus, row.tp, row.dtype, row.id) == ("h100-sxm", 4, 1, "bf16", "line 2")
     planned = plan_row(row)
     assert not planned.assumptions
@@ -45,7 +40,8 @@ def test_a_line_of_a_plans_keys_is_forecast_as_that_plan(tmp_path: Path, flag: s
 def test_a_line_with_less_than_a_plan_has_what_is_usual_of_published_steps(tmp_path: Path) -> None:
     line = {**LINE, "seq_len": "2048", "parallelism.fsdp": "", "cluster.gpus": "8"}
     del line["workload.sequence_length"]
-    assert "distributed optimizer (not stated)" in plan_row(read_published(write(tmp_path, line))[0]).assumptions
+    (row,) = read_published(write_csv(tmp_path / "steps.csv", line))
+    assert "distributed optimizer (not stated)" in plan_row(row).assumptions
 
 
 @pytest.mark.parametrize(
@@ -59,10 +55,10 @@ def test_a_line_with_less_than_a_plan_has_what_is_usual_of_published_steps(tmp_p
 def test_a_column_that_is_none_says_what_it_should_be_called(tmp_path: Path, old: str, new: str, remedy: str) -> None:
     renamed = {new if name == old else name: text for name, text in LINE.items()}
     with pytest.raises(DataError) as caught:
-        read_published(write(tmp_path, renamed))
+        read_published(write_csv(tmp_path / "steps.csv", renamed))
     assert str(caught.value).endswith(f"steps.csv:1: unknown column {new!r}. {remedy}")
 
 
 def test_what_a_line_says_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"steps.csv:2 \[num_gpus\]: the line says it twice"):
-        read_published(write(tmp_path, {**LINE, "num_gpus": "8"}))
+        read_published(write_csv(tmp_path / "steps.csv", {**LINE, "num_gpus": "8"}))

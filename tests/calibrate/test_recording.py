@@ -12,6 +12,7 @@ import pytest
 from command import status_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from row_files import write_json
 
 from joulecast.calibrate.descriptions.from_rows import fit_rows
 from joulecast.calibrate.devices.protocol import CardFacts
@@ -332,9 +333,7 @@ def test_a_recording_fits_and_validates_like_the_rows_in_it(tmp_path, capsys):
         for row in rows:
             recorder.append_row({**row.configuration, **row.measured.raw})
             recorder.append_failure(Failed(f"beside {row.name}", "not-runnable"))
-    plain.write_text(
-        "".join(json.dumps({**r.configuration, **rounded(r.measured.raw)}) + "\n" for r in rows), encoding="utf-8"
-    )
+    write_json(plain, *({**row.configuration, **rounded(row.measured.raw)} for row in rows))
     recorded, same = (
         fit_rows([path], name="mine", cross_validate=False).description.to_dict()
         for path in (tmp_path / "recording", plain)

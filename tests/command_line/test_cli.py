@@ -1,7 +1,5 @@
 """The command line as a whole: help, formats, cost of starting."""
 
-import csv
-import io
 import json
 import re
 import subprocess
@@ -12,6 +10,7 @@ import pytest
 import typer
 from command import run
 from paths import ROOT
+from row_files import csv_text
 
 import joulecast
 from joulecast import cli
@@ -71,7 +70,7 @@ def test_predict_as_json_csv_and_text(capsys, examples):
     assert (status, err) == (0, "")
     assert whole["time_s_p05"] < whole["time_s"] < whole["time_s_p95"]
     assert sum(whole["energy_by_component_j"].values()) == pytest.approx(whole["energy_j"])
-    stages = list(csv.DictReader(io.StringIO(run(capsys, "predict", plan, "--csv")[1])))
+    stages = csv_text(run(capsys, "predict", plan, "--csv")[1])
     assert [s["stage"] for s in stages] == ["0", "1"]
     assert sum(float(s["energy_j"]) * int(s["gpus"]) for s in stages) == pytest.approx(whole["energy_j"])
     _, out, _ = run(capsys, "predict", plan, "--set", "power.power_limit_w=500")
@@ -82,7 +81,7 @@ def test_predict_as_json_csv_and_text(capsys, examples):
 def test_gpus_as_json_csv_and_text(capsys):
     names = [row["name"] for row in json.loads(run(capsys, "gpus", "--json")[1])]
     assert "h200-sxm" in names
-    assert [row["name"] for row in csv.DictReader(io.StringIO(run(capsys, "gpus", "--csv")[1]))] == names
+    assert [row["name"] for row in csv_text(run(capsys, "gpus", "--csv")[1])] == names
     status, out, _ = run(capsys, "gpus", "show", "h100-sxm")
     assert status == 0
     assert "sm_count" in out
@@ -114,7 +113,7 @@ def test_models_as_json_csv_and_text(capsys):
     assert status == 0
     assert {"name", "parameters", "layers"} <= set(listed[0])
     _, out, _ = run(capsys, "models", "--csv")
-    table = list(csv.DictReader(io.StringIO(out)))
+    table = csv_text(out)
     assert [row["name"] for row in table] == [row["name"] for row in listed]
     _, out, _ = run(capsys, "models")
     assert "llama-3.1-8b" in out

@@ -1,9 +1,10 @@
 """``joulecast profile`` from end to end on a simulated card."""
 
-import csv
 import json
 
+import command
 import pytest
+from row_files import csv_rows
 
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults
@@ -13,13 +14,7 @@ pytest.importorskip("scipy")
 
 
 def run(capsys, *arguments):
-    status = 0
-    try:
-        main(["profile", *arguments])
-    except SystemExit as end:
-        status = end.code or 0
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+    return command.run(capsys, "profile", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +67,13 @@ def test_what_the_sensor_cannot_tell_is_said(answer):
 
 
 def test_data_is_written_as_csv(answer, folder):
-    with open(folder / "profile.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(folder / "profile.csv")
     assert {row["curve"] for row in rows} == {"run"}
     duration = sum(float(row["width_s"]) for row in rows)
     assert duration == pytest.approx(answer["curves"]["run"]["duration_s"])
     mean = sum(float(row["width_s"]) * float(row["power_w"]) for row in rows) / duration
     assert answer["ssp"]["power_w"] < mean < answer["sse"]["power_w"]
-    with open(folder / "points.csv", encoding="utf-8") as file:
-        points = list(csv.DictReader(file))
+    points = csv_rows(folder / "points.csv")
     assert len(points) > 80
     assert {point["golden"] for point in points} <= {"true", "false"}
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import pytest
 from command import run
+from row_files import csv_text
 
 from joulecast.model.hardware.catalogue import network_names, node_names, site_names
 
@@ -21,11 +20,11 @@ def test_every_entry_is_listed_and_can_be_shown(
     _, text, _ = run(capsys, kind, "--json")
     assert [row["name"] for row in json.loads(text)] == names
     _, text, _ = run(capsys, kind, "--csv")
-    assert [row["name"] for row in csv.DictReader(io.StringIO(text))] == names
+    assert [row["name"] for row in csv_text(text)] == names
     _, text, _ = run(capsys, kind)
     assert all(name in text for name in names)
     _, text, _ = run(capsys, kind, "show", names[0], "--csv")
-    assert all(row["source"] for row in csv.DictReader(io.StringIO(text)))
+    assert all(row["source"] for row in csv_text(text))
     _, text, _ = run(capsys, kind, "show", names[0], "--json")
     assert json.loads(text)["name"] == names[0]
 

@@ -1,12 +1,11 @@
 """How `joulecast validate` prints a result, with a result made up here."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
 import pytest
 from command import run, status_of
+from row_files import csv_text, write_json
 
 from joulecast import validate
 from joulecast.calibrate.rows.measured import Measured, Row
@@ -49,7 +48,7 @@ def test_json(capsys, result):
 
 
 def test_csv(capsys, result):
-    table = list(csv.DictReader(io.StringIO(printed(capsys, "--csv"))))
+    table = csv_text(printed(capsys, "--csv"))
     assert [row["name"] for row in table] == ["a gemm", "a copy"]
     assert table[0]["error_time_s_percent"] == "5.0"
     assert table[1]["error_energy_j_percent"] == ""
@@ -62,7 +61,7 @@ def test_where_every_row_was_skipped_nothing_was_compared_and_the_status_says_so
         {"name": name, "op": "gemm", "M": size, "N": 64, "K": 64, "dtype": "bf16"}
         for name, size in (("a", 0), ("b", "x"))
     ]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_json(Path("rows.jsonl"), *rows)
     status, out, err = run(capsys, "validate", "kernels", "--data", "rows.jsonl", *form)
     assert status == 2
     assert "rows.jsonl: nothing was compared: all 2 rows were skipped, 2 for this reason: field 'M' is missing" in err

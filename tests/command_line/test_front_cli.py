@@ -1,7 +1,5 @@
 """``joulecast front``: what it prints, writes and refuses."""
 
-import csv
-import io
 import json
 import re
 import subprocess
@@ -9,6 +7,7 @@ import sys
 
 import command
 import pytest
+from row_files import csv_rows, csv_text
 
 PIPELINE = ("--set", "cluster.gpus=8", "--set", "parallelism.pipeline_model_parallel_size=4")
 
@@ -68,10 +67,7 @@ def test_json(capsys, profile):
     bound, points = front["lower_bound"], front["points"]
     assert all(set(entry) == {"time_s", "energy_j"} for entry in bound)
     assert all(set(point) == {"time_s", "energy_j", "power_w", "lower_bound_j", "plan"} for point in points)
-    rows = {
-        (int(r["stage"]), r["instruction"], int(r["frequency"])): r
-        for r in csv.DictReader(profile.read_text().splitlines())
-    }
+    rows = {(int(r["stage"]), r["instruction"], int(r["frequency"])): r for r in csv_rows(profile)}
     for point in points[:: len(points) // 10]:
         assert [len(order) for order in point["plan"]] == [16, 16, 16]
         time, energy, busy = 0.0, 0.0, 0.0
@@ -107,7 +103,7 @@ def test_json(capsys, profile):
 
 def test_csv_and_table(capsys, profile):
     status, out, _ = run(capsys, *of_profile(profile, "--csv"))
-    rows = list(csv.DictReader(io.StringIO(out)))
+    rows = csv_text(out)
     assert (status, list(rows[0])) == (0, ["time_s", "energy_j", "power_w", "lower_bound_j", "gap"])
     status, out, _ = run(capsys, *of_profile(profile))
     assert "above the lower bound on average" in out
@@ -125,10 +121,10 @@ def test_csv_and_table(capsys, profile):
 
 def test_time_limit_and_simple(capsys, profile):
     _, out, _ = run(capsys, *of_profile(profile, "--csv"))
-    rows = list(csv.DictReader(io.StringIO(out)))
+    rows = csv_text(out)
     limit = float(rows[len(rows) // 2]["time_s"])
     _, out, _ = run(capsys, *of_profile(profile, "--csv", "--time-limit", limit))
-    assert max(float(r["time_s"]) for r in csv.DictReader(io.StringIO(out))) <= limit
+    assert max(float(r["time_s"]) for r in csv_text(out)) <= limit
     _, out, _ = run(capsys, *of_profile(profile, "--json", "--simple", "rank"))
     assert all(len(set(order)) == 1 for point in json.loads(out)["points"] for order in point["plan"])
     status, _, err = run(capsys, *of_profile(profile, "--time-limit", 0.5))
@@ -193,10 +189,10 @@ def test_what_zeus_reads_needs_nothing_that_zeus_does_not_set(capsys, examples, 
     plan, folder, wait_w = examples / "llama-3.1-8b-4xh200.toml", tmp_path / "zeus", 200
     assert run(capsys, plan, "--format", "zeus-pfo", "--out", folder)[0] == 0
     assert not (folder / "instructions.csv").exists()
-    solutions = list(csv.DictReader((folder / "front.csv").read_text().splitlines()))
+    solutions = csv_rows(folder / "front.csv")
     times = ("--schedule", "1f1b", "--microbatches", 8, "--wait-power", wait_w)
     _, out, _ = run(capsys, "--profile", folder / "profile.csv", *times, "--csv")
-    fastest = float(next(csv.DictReader(io.StringIO(out)))["time_s"])
+    fastest = float(csv_text(out)[0]["time_s"])
     assert fastest < float(solutions[0]["time_s"]) < 1.08 * fastest  # a profile has no optimizer and no transfers
     space = tmp_path / "space.toml"
     space.write_text("[overlap]\ncomm_ctas = [8, 16]\n")

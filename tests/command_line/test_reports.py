@@ -1,6 +1,5 @@
 """Reports say what the results say, hold everything in one file, and are written whole or not at all."""
 
-import csv
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 from command import status_of
+from row_files import csv_text
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -349,7 +349,7 @@ def test_a_sweep_draws_its_constraints_and_says_where_numbers_come_from(tmp_path
     whole = SPACE.replace('["time", "energy"]', '"time"')
     (tmp_path / "space.toml").write_text(whole, encoding="utf-8")
     assert status_of("sweep", tmp_path / "space.toml", "--csv") == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    rows = csv_text(capsys.readouterr().out)
     limit = sorted(float(row["time_s"]) for row in rows)[-2]  # the slowest is outside
     arguments = ("--set", f"constraints.max_time_s={limit * 1.001}", "--report", tmp_path / "s.html")
     assert status_of("sweep", tmp_path / "space.toml", *arguments) == 0
@@ -370,7 +370,7 @@ def test_a_sweep_tells_gpus_apart(tmp_path, capsys):
     space = SPACE.replace('"h200-sxm"', '["h100-sxm", "h200-sxm", "b200"]').replace("[500, 700]", "700")
     (tmp_path / "space.toml").write_text(space, encoding="utf-8")
     assert status_of("sweep", tmp_path / "space.toml", "--csv") == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    rows = csv_text(capsys.readouterr().out)
     limit = sorted(float(row["time_s"]) for row in rows)[-3] * 1.001  # the two slowest are outside
     arguments = ("--set", f"constraints.max_time_s={limit}", "--report", tmp_path / "s.html", "--json")
     assert status_of("sweep", tmp_path / "space.toml", *arguments) == 0

@@ -1,13 +1,12 @@
 """The command ``joulecast sweep``."""
 
-import csv
-import io
 import json
 import re
 
 import command
 import pytest
 from command import status_of
+from row_files import csv_rows, csv_text
 
 import joulecast as jc
 
@@ -43,7 +42,7 @@ def test_the_command(file, tmp_path, capsys):
     assert found["best"][0]["source"] == "simulated"
     assert jc.predict(plan).energy_j == found["best"][0]["energy_j"]
     code, out, _ = run(capsys, file, "--csv", "--set", "objective.top=0")
-    assert len(list(csv.DictReader(io.StringIO(out)))) == 4
+    assert len(csv_text(out)) == 4
 
 
 def test_why_combinations_are_left_out_is_told(file, capsys):
@@ -69,7 +68,7 @@ def test_how_many_plans_each_constraint_leaves_out_is_told(file, tmp_path, capsy
     """Two of the four plans have the margin; of these and the others two are fast enough."""
     rows = tmp_path / "rows.csv"
     run(capsys, file, "--out", rows)
-    found = [(float(r["memory_margin"]), float(r["time_s"])) for r in csv.DictReader(io.StringIO(rows.read_text()))]
+    found = [(float(r["memory_margin"]), float(r["time_s"])) for r in csv_rows(rows)]
     margin, time = sorted(m for m, _ in found)[2], sorted(t for _, t in found)[2]
     settings = ["--set", f"constraints.min_memory_margin={margin}", "--set", f"constraints.max_time_s={1.001 * time}"]
     _, out, _ = run(capsys, file, *settings)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan_tables import merged
 
 import joulecast as jc
 from joulecast.errors import DoesNotFitError, InputError
@@ -62,9 +63,7 @@ def tables(
         },
         "schedule": {"name": schedule},
     }
-    for name, table in other.items():
-        whole[name] = whole.get(name, {}) | table
-    return whole
+    return merged(whole, other)
 
 
 @st.composite

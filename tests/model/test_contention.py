@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import json_rows
 
 from joulecast.errors import GuardError
 from joulecast.model.framework.launches import Launch, streaming
@@ -83,8 +83,7 @@ def test_streams_lose_the_memory_that_the_collective_takes(gpu: GpuModel) -> Non
 def test_an_all_gather_reads_the_share_that_a_gpu_gives(kind: str) -> None:
     """Kernels that the memory holds up, traced on two H100s at 1,700 MHz; without that share 1.07."""
     card = gpu_model(load_gpu("h100-sxm"))
-    with (ROOT / "calibrate" / "recorded" / "h100_sxm_beside" / "kernels.jsonl").open(encoding="utf-8") as text:
-        rows = [json.loads(line) for line in text]
+    rows = json_rows(ROOT / "calibrate" / "recorded" / "h100_sxm_beside" / "kernels.jsonl")
     vectors = [row for row in rows if row["kernel"] == "operator on whole vectors" and row["beside"] == kind]
     alone_us, beside_us = (np.array([row[key] for row in vectors]) for key in ("alone_us", "beside_us"))
     found = float(np.exp(np.average(np.log(beside_us / alone_us), weights=alone_us)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 from paths import ROOT
 from recorded_products import errors_of_products
+from row_files import csv_rows
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -28,8 +27,8 @@ MODELLED = {
 
 def counted(gpu, kernels):
     """Rows of some kernels whose board's clock is known: that clock and the counted one [MHz], and their times [s]."""
-    with (CLOCKS / "clocks.csv").open(encoding="utf-8") as file:
-        rows = [r for r in csv.DictReader(file) if r["gpu"] == gpu and r["kernel"] in kernels and r["board_clock_mhz"]]
+    rows = csv_rows(CLOCKS / "clocks.csv", gpu=gpu)
+    rows = [row for row in rows if row["kernel"] in kernels and row["board_clock_mhz"]]
     return np.array([[float(r[key]) for key in ("board_clock_mhz", "counted_clock_mhz", "time_s")] for r in rows]).T
 
 
@@ -82,8 +81,7 @@ def test_what_exceeds_the_limit_at_the_lowest_clock_skips_cycles_there():
 
 def test_times_of_400_products_of_models_shapes():
     """They showed where products were furthest off; the larger ones decide how long an iteration takes."""
-    with (CLOCKS / "products.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(CLOCKS / "products.csv")
     error, flops = errors_of_products(rows, "h200-sxm")
     error, large = np.abs(error), flops > 1e11
     assert len(rows) == 400 and large.sum() > 200

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.architecture.hf import parse_config
 from joulecast.model.framework.implementation import Implementation
@@ -47,8 +47,7 @@ LEAST_S = 15e-6
 
 
 def rows(file):
-    with (RECORDED / f"{file}.csv").open(encoding="utf-8") as lines:
-        return [row for row in csv.DictReader(lines) if row["kind"] == "gdn"]
+    return csv_rows(RECORDED / f"{file}.csv", kind="gdn")
 
 
 @cache

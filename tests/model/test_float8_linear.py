@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plan_tables import changed
+from plan_tables import changed, merged
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -133,7 +133,7 @@ def plan(**tables: dict[str, Any]) -> dict[str, Any]:
         "implementation": {},
         "parallelism": {},
     }
-    return {name: {**table, **tables.get(name, {})} for name, table in base.items()}
+    return merged(base, tables)
 
 
 TITAN = replace(NARROW, modules="torchtitan", compiled=True)

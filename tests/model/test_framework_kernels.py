@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from functools import cache
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.framework.launches import streaming
 from joulecast.model.hardware.catalogue import load_gpu
@@ -25,8 +25,7 @@ CARDS = ("h100-sxm", "h200-sxm")
 
 @cache
 def recorded():
-    with RECORDED.open(encoding="utf-8") as text:
-        return tuple(csv.DictReader(text))
+    return csv_rows(RECORDED)
 
 
 def operator(name):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
@@ -38,8 +38,7 @@ OF_ROWS = ("norm.epsilon", "norm.root", "norm.grad.power", "norm.grad.product", 
 
 @cache
 def recorded():
-    with RECORDED.open(encoding="utf-8") as text:
-        return tuple(csv.DictReader(text))
+    return csv_rows(RECORDED)
 
 
 @cache

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from launched import names
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.model_flops import chunk_share, seen_share, training_flops
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -58,10 +58,6 @@ MPT = {**TINY_OWN, "d_model": 64, "n_layers": 3, "n_heads": 4, "max_seq_len": 12
 
 def tiny(kind: str, **keys: Any) -> ModelConfig:
     return parse_config({"model_type": kind, **TINY, **keys}, name=kind, file="x.json")
-
-
-def names(launches: tuple[Launch, ...]) -> list[str]:
-    return [launch.operator.name for launch in launches]
 
 
 def attention(config: ModelConfig, run: Implementation, sequence: int) -> Attention:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from launched import names
 
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.framework.implementation import Implementation, LigerKernel
@@ -25,10 +26,6 @@ VALUES = 2 * 4096
 
 def of(run: Implementation = LIGER, model: str = "llama-3.2-1b") -> Shard:
     return shard(load_model(model), run, 2, 4096)
-
-
-def names(launches: tuple[Launch, ...]) -> list[str]:
-    return [launch.operator.name for launch in launches]
 
 
 def moved(launch: Launch) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from launched import names
 
 from joulecast.model.architecture.hf import load_model, parse_config
 from joulecast.model.architecture.model_config import ModelConfig
@@ -29,10 +30,6 @@ def run(*targets: str, rank: int = 16, dropout: float = 0.0, dtype: str = "bf16"
 
 def flops(launches: tuple[Launch, ...]) -> float:
     return sum(2.0 * x.m * x.n * x.k for x in (one.operator for one in launches) if isinstance(x, Gemm))
-
-
-def names(launches: tuple[Launch, ...]) -> list[str]:
-    return [one.operator.name for one in launches]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])

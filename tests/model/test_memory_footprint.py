@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from paths import ROOT, SHARED_DATA
 from plan_tables import changed
+from row_files import json_rows
 
 from joulecast.calibrate.published.plans import plan_row
 from joulecast.calibrate.published.rows import read_published
@@ -40,7 +41,7 @@ ROWS = SHARED_DATA / "h200_sxm" / "train_iterations.jsonl"
 def rows() -> list[dict[str, Any]]:
     if not ROWS.exists():
         pytest.skip("train_iterations.jsonl is not here")
-    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+    return json_rows(ROWS)
 
 
 def config_of(row: dict[str, Any]) -> ModelConfig:

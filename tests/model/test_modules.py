@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from launched import names
 
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_config import ModelConfig
@@ -53,10 +54,6 @@ GPT = ModelConfig(
 SIZE = (2, 4096)
 TRANSFORMERS = Implementation(modules="transformers")
 TITAN = Implementation(modules="torchtitan")
-
-
-def names(launches: tuple[Launch, ...]) -> list[str]:
-    return [launch.operator.name for launch in launches]
 
 
 def time_s(*operators: Operator) -> float:

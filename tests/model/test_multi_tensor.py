@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from functools import cache
@@ -10,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.calibrate.rows.operators import operator_of
 from joulecast.model.framework.implementation import Implementation
@@ -58,8 +58,7 @@ def step(values, dtype, *, untouched=False):
 
 
 def counted_rows():
-    with (ROOT / "validate" / "recorded" / "single_values" / "adamw.csv").open(encoding="utf-8") as text:
-        return list(csv.DictReader(text))
+    return csv_rows(ROOT / "validate" / "recorded" / "single_values" / "adamw.csv")
 
 
 def error(row):

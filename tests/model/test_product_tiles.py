@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 from recorded_products import PRODUCTS, errors_of_products, read, row_errors
+from row_files import csv_rows
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -27,7 +26,7 @@ def model(name: str) -> GpuModel:
 )
 def test_products_of_the_checks_are_met(gpu: str, count: int, large: float, small: float) -> None:
     """Those of the H100 were forecast before they were looked at; without these tiles they were 3.1 and 15 % off."""
-    error, flops = errors_of_products(list(read("products.csv", gpu, "checks")), gpu)
+    error, flops = errors_of_products(read("products.csv", gpu, "checks"), gpu)
     assert len(error) == count
     many = flops > 1e11
     assert np.abs(error[many]).mean() < large
@@ -87,8 +86,7 @@ def test_the_widest_tile_serves_no_product_that_adds_a_bias(h200: GpuModel) -> N
 
 def test_products_that_add_a_bias_are_met_as_others_are() -> None:
     """126 pairs of the checks on an H100; taken for products without a bias they were 5.1 % off, 2.2 points shorter."""
-    with (PRODUCTS / "biases.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["use"] == "checks"]
+    rows = csv_rows(PRODUCTS / "biases.csv", use="checks")
     means = {}
     for bias in "01":
         error, _ = errors_of_products([row for row in rows if row["bias"] == bias], "h100-sxm")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -60,8 +60,7 @@ LEAST_S = 15e-6
 
 
 def rows(file):
-    with (RECORDED / f"{file}.csv").open(encoding="utf-8") as lines:
-        return [row for row in csv.DictReader(lines) if row["kind"] != "gdn"]
+    return [row for row in csv_rows(RECORDED / f"{file}.csv") if row["kind"] != "gdn"]
 
 
 CARDS = ("h200-sxm", "h100-sxm")

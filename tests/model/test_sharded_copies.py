@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.framework.launches import streaming
 from joulecast.model.hardware.catalogue import load_gpu
@@ -23,8 +23,7 @@ ROWS = ROOT / "validate" / "recorded" / "single_values" / "sharded_copies.csv"
 def test_each_launch_of_copies_ends_on_a_card_that_is_nearly_empty(kernel, reads, late, apart):
     """Of more than a launch; without that wait they are forecast a third, from fp32 a fifth too short."""
     gpu = gpu_model(load_gpu("h200-sxm"))
-    with ROWS.open(encoding="utf-8") as text:
-        rows = [row for row in csv.DictReader(text) if row["kernel"] == f"shards_copy_{kernel}"]
+    rows = csv_rows(ROWS, kernel=f"shards_copy_{kernel}")
     values = np.array([float(row["values"]) for row in rows if int(row["values"]) > FOREACH_VALUES])
     found = np.array([1e-6 * float(row["time_us"]) for row in rows if int(row["values"]) > FOREACH_VALUES])
     waits = [FOREACH_LATE_S * math.ceil(count / FOREACH_VALUES) for count in values]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.framework.launches import one_by_one
 from joulecast.model.hardware.catalogue import load_gpu
@@ -39,8 +39,7 @@ def model(gpu):
 
 
 def rows(file):
-    with (RECORDED / file).open(encoding="utf-8") as text:
-        return list(csv.DictReader(text))
+    return csv_rows(RECORDED / file)
 
 
 def forecast_us(operator, gpu, clock_mhz):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -14,13 +13,7 @@ from joulecast.model.transformer import unfused_router
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
-ROWS = [
-    row
-    for row in csv.DictReader(
-        (ROOT / "validate" / "recorded" / "routers" / "routers.csv").read_text(encoding="utf-8").splitlines()
-    )
-    if row["aux_loss"] == "true"
-]
+ROWS = csv_rows(ROOT / "validate" / "recorded" / "routers" / "routers.csv", aux_loss="true")
 
 
 def seconds(row: dict[str, str], part: str) -> float:

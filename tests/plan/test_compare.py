@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import EXAMPLES
+from row_files import csv_text
 
 import joulecast as jc
 from joulecast.command_line.compare_lines import key_lines, result_lines
@@ -287,7 +286,7 @@ def test_the_command_prints_a_table_json_and_csv(capsys: pytest.CaptureFixture[s
     assert report["plans"] == [SMALL.stem, DDP.stem, GPT.stem]
     assert report["keys"]["cluster.gpus"] == {SMALL.stem: 4, DDP.stem: 4, GPT.stem: 64}
     status, text, _ = run(capsys, SMALL, DDP, "--csv")
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = csv_text(text)
     assert {row["quantity"] for row in rows} == {"time_s", "energy_j", "facility_energy_j", "money", "carbon_kg"}
 
 

@@ -1,8 +1,6 @@
 """Fronts in the formats that schedulers read, read back by us and by the programs that they are for."""
 
 import ast
-import csv
-import io
 import json
 import os
 import subprocess
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT, TESTS
+from row_files import csv_rows
 
 from joulecast.errors import InputError
 from joulecast.files import write_folder, write_text
@@ -126,7 +125,7 @@ def test_json_is_the_front(front, tmp_path):
 def test_tables_have_a_line_for_every_instruction(tmp_path):
     front = front_of(knobs=((), (("comm_ctas", 8),)))
     export_front(front, tmp_path / "front.csv", "csv")
-    table = list(csv.DictReader(io.StringIO((tmp_path / "front.csv").read_text())))
+    table = csv_rows(tmp_path / "front.csv")
     assert len(table) == len(front.points) * front.problem.dag.instructions
     first = [row for row in table if row["plan"] == "0"]
     wait = front.problem.total_wait_power_w * front.points[0].time_s

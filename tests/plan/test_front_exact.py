@@ -1,11 +1,10 @@
 """The exact continuous front against a linear programme solved by HiGHS."""
 
-import csv
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from row_files import csv_rows
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
@@ -141,10 +140,9 @@ def test_spans_are_feasible_and_cost_what_the_curve_says(problem):
 
 def profile_problem(path, schedule, stages, microbatches, wait_w, transfer_s=0.0, virtual=1):
     rows = {}
-    with path.open() as file:
-        for row in csv.DictReader(file):
-            option = Option(float(row["time"]), float(row["energy"]), float(row["frequency"]))
-            rows.setdefault((int(row["stage"]), row["instruction"]), []).append(option)
+    for row in csv_rows(path):
+        option = Option(float(row["time"]), float(row["energy"]), float(row["frequency"]))
+        rows.setdefault((int(row["stage"]), row["instruction"]), []).append(option)
     ranks = len(stages) // virtual
     plan = build_schedule(schedule, ranks, microbatches, virtual_stages_per_rank=virtual, tail=())
     dag = dag_of_schedule(plan, transfer_s)

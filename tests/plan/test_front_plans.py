@@ -1,12 +1,12 @@
 """Discrete plans of a front: evaluated independently, near the bound, the fastest and the cheapest among them."""
 
-import csv
 import itertools
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from row_files import csv_rows
 
 from joulecast.errors import InputError
 from joulecast.plan.exact.dag import dag_of_schedule, make_dag
@@ -34,8 +34,7 @@ def a100(data):
 
 
 def measured(data, name):
-    with (data / "perseus_sosp24" / name).open() as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(data / "perseus_sosp24" / name)
     return {
         (int(r["stage"]), r["instruction"], float(r["frequency"])): (float(r["time"]), float(r["energy"])) for r in rows
     }

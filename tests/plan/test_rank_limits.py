@@ -1,13 +1,12 @@
 """Power limits of whole pipeline ranks: the search, its front, and how the command line tells of it."""
 
-import csv
-import io
 import itertools
 import json
 from dataclasses import replace
 
 import command
 import pytest
+from row_files import csv_text
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -180,7 +179,7 @@ def test_the_command_line_tells_which_rank_gets_how_many_watts(path, capsys, tmp
     assert "one limit for all" in (tmp_path / "r.html").read_text()
     limit = told["points"][1]["time_s"]
     _, out, _ = run(capsys, *arguments, "--time-limit", limit, "--csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
+    rows = csv_text(out)
     assert len(rows) == 2 * 4
     assert float(rows[0]["iteration_energy_j_p95"]) == pytest.approx(told["points"][0]["energy_j_p95"])
     assert [float(r["power_limit_w"]) for r in rows[:4]] == told["points"][0]["power_limit_w"]

@@ -1,7 +1,6 @@
 """Rows of a sweep in files, and what of them survives interruptions."""
 
 import contextlib
-import csv
 import json
 import os
 import random
@@ -13,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from row_files import csv_rows, json_rows
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -36,18 +36,13 @@ def test_files(tables, tmp_path, suffix):
         pytest.importorskip("pyarrow")
     found = jc.sweep(tables(**SPLITS), out)
     assert [p.name for p in tmp_path.iterdir()] == [out.name]
-    if suffix == "csv":
-        with out.open() as file:
-            times = [float(line["time_s"]) for line in csv.DictReader(file)]
-    elif suffix == "parquet":
+    if suffix == "parquet":
         import pyarrow.parquet as pq
 
-        times = pq.read_table(out).column("time_s").to_pylist()
+        lines = pq.read_table(out).to_pylist()
     else:
-        text = out.read_text()
-        lines = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
-        times = [line["time_s"] for line in lines]
-    assert times == [row["time_s"] for row in found.rows]
+        lines = {"csv": csv_rows, "jsonl": json_rows, "json": lambda path: json.loads(path.read_text())}[suffix](out)
+    assert [float(line["time_s"]) for line in lines] == [row["time_s"] for row in found.rows]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +260,7 @@ def test_kill_9_loses_the_rows_in_flight_alone(tmp_path, undisturbed, workers, k
     else:
         subprocess.run([*command, "resume"], check=True, capture_output=True)
     assert begun <= log.read_bytes().count(b"\n") - whole - 3 <= begun + workers * (killed == "worker")
-    assert [json.loads(line) for line in out.read_text().splitlines()] == list(undisturbed[1])
+    assert json_rows(out) == list(undisturbed[1])
     assert not kept_of(out)
 
 
@@ -318,7 +313,7 @@ def test_kill_9_loses_what_was_under_way_alone(tmp_path, undisturbed, mode, call
     again = run("nothing", 0)
     assert again.returncode == 0, again.stderr
     assert sum(map(int, again.stdout.split())) == whole - kept
-    assert [json.loads(line) for line in out.read_text().splitlines()] == list(undisturbed[1])
+    assert json_rows(out) == list(undisturbed[1])
 
 
 FULL = """

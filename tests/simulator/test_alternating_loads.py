@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -25,8 +24,7 @@ COPY_W = {"h100-sxm": 470.0, "h200-sxm": 490.0}
 
 
 def rows():
-    with (ROOT / "validate" / "recorded" / "clocks" / "alternations.csv").open(encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["product"] == "8192x8192x8192"]
+    return csv_rows(ROOT / "validate" / "recorded" / "clocks" / "alternations.csv", product="8192x8192x8192")
 
 
 def forecast(row):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from plan_tables import merged
 
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.closed_form.trust import doubt
@@ -24,7 +25,7 @@ def plan(gpu: str, sequence: int, batch: int, *, tp: int = 1, pp: int = 1, dp: i
         "schedule": {"name": "1f1b" if pp > 1 else "none"},
         "implementation": {"framework": "megatron"},
     }
-    return plan_from_dict({name: {**usual.get(name, {}), **tables.get(name, {})} for name in {**usual, **tables}})
+    return plan_from_dict(merged(usual, tables))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from statistics import fmean, pstdev
 
 import pytest
 from paths import ROOT
+from row_files import json_rows
 
 from joulecast.simulator.instructions.eager_launches import CHECKPOINT, HOOKED, SHARDED_LAUNCHES, WHOLE
 from joulecast.simulator.instructions.host import launches_of
@@ -42,7 +43,7 @@ WHOLE_MODELS = {"phi-1.5": str(FOLDER / "phi-1.5.json")}
 
 
 def rows(name):
-    return [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
+    return json_rows(FOLDER / f"{name}.jsonl")
 
 
 def plan_of(model, *, row, tokens=64, batch=1, gpu="h200-sxm"):

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from plan_tables import changed
+from plan_tables import changed, merged
 
 from joulecast.errors import DoesNotFitError, InputError, NotYetError
 from joulecast.model.hardware.catalogue import load_gpu
@@ -32,14 +32,12 @@ def gpu() -> GpuModel:
 
 
 def plan(**tables: dict[str, Any]) -> Plan:
-    whole: dict[str, Any] = {
+    usual: dict[str, Any] = {
         "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 16},
         "cluster": {"gpu": "h200-sxm-rows", "gpus": 4},
         "parallelism": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
     }
-    for name, table in tables.items():
-        whole[name] = whole.get(name, {}) | table
-    return plan_from_dict(whole)
+    return plan_from_dict(merged(usual, tables))
 
 
 def locked(clock: Any, **other: Any) -> Plan:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.model.framework.launches import Launch
@@ -38,10 +39,8 @@ def plan(*, gpus: int = 16, **changes: Any) -> Plan:
         "parallelism": {"fsdp": True, "expert_model_parallel_size": 8, "expert_tensor_parallel_size": 1},
         "implementation": {"framework": "megatron", "cuda_graphs": True},
     }
-    for name, value in changes.items():
-        table, _, key = name.rpartition("__")
-        tables.setdefault(table or "parallelism", {})[key] = value
-    return plan_from_dict(tables)
+    places = {name if "__" in name else f"parallelism__{name}": value for name, value in changes.items()}
+    return plan_from_dict(changed(tables, places))
 
 
 def communicated(chosen: Plan) -> dict[str, tuple[float, int, int]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from paths import ROOT
+from plan_tables import merged
+from row_files import csv_rows
 
 import joulecast as jc
 from joulecast.errors import InputError, NotYetError
@@ -41,7 +42,7 @@ def plan(model: Any = "nemotron-h-8b", *, users: bool = False, **tables: dict[st
         "cluster": {"gpu": "h200-sxm", "gpus": 8},
         "implementation": run,
     }
-    return plan_from_dict({name: {**usual.get(name, {}), **tables.get(name, {})} for name in {**usual, **tables}})
+    return plan_from_dict(merged(usual, tables))
 
 
 @pytest.mark.parametrize(
@@ -265,10 +266,8 @@ def test_hybrids_without_state_spaces_run_each_half_alone_too() -> None:
 @pytest.mark.parametrize(("gpu", "most"), [("h200-sxm", 0.08), ("h100-sxm", 0.15)])
 def test_hosts_of_recorded_calls_are_met(gpu: str, most: float) -> None:
     """Calls that wait for the host, forward and backward, as long as their launches; an H200's gave the constant."""
-    with (RECORDED / "kernels.csv").open(encoding="utf-8") as file:
-        kernels = [one for one in csv.DictReader(file) if (one["gpu"], one["kind"]) == (gpu, "mamba2")]
-    with (RECORDED / "calls.csv").open(encoding="utf-8") as file:
-        calls = [one for one in csv.DictReader(file) if (one["gpu"], one["kind"]) == (gpu, "mamba2")]
+    kernels = csv_rows(RECORDED / "kernels.csv", gpu=gpu, kind="mamba2")
+    calls = csv_rows(RECORDED / "calls.csv", gpu=gpu, kind="mamba2")
     forecast_us, measured_us = 0.0, 0.0
     for call in calls:
         its = [one for one in kernels if all(one[key] == call[key] for key in ("direction", "shape"))]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plan_tables import merged
 
 import joulecast as jc
 from joulecast.errors import InputError, NotYetError
@@ -31,7 +32,7 @@ def plan(model: str = "qwen3-vl-4b", images: dict[str, Any] | None = None, **tab
         "cluster": {"gpu": "h100-sxm", "gpus": 1},
         "implementation": {"framework": "pytorch-eager", "modules": "transformers"},
     }
-    return plan_from_dict({name: {**usual.get(name, {}), **tables.get(name, {})} for name in {**usual, **tables}})
+    return plan_from_dict(merged(usual, tables))
 
 
 def test_without_images_the_text_model_runs_alone() -> None:

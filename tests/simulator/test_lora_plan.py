@@ -6,6 +6,7 @@ import tomllib
 from typing import Any
 
 import pytest
+from plan_tables import merged
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.framework.lora import Lora
@@ -32,7 +33,7 @@ ALL = {"target_modules": "all-linear"}
 
 
 def plan(lora: dict[str, Any] | None, **tables: Any) -> Plan:
-    found = {name: {**TABLES.get(name, {}), **tables.get(name, {})} for name in {**TABLES, **tables}}
+    found = merged(TABLES, tables)
     if lora is not None:
         found["workload"]["lora"] = lora
     return plan_from_dict(found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.muon import Muon
@@ -28,8 +28,7 @@ SMALL = 1024
 
 
 def rows(file: str) -> list[dict[str, str]]:
-    with (FOLDER / file).open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
+    return csv_rows(FOLDER / file)
 
 
 def name_of(row: dict[str, str]) -> str:

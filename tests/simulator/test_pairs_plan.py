@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from plan_tables import merged
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.architecture.model_flops import training_flops
@@ -26,7 +27,7 @@ LORA = {"lora": {"target_modules": "all-linear"}}
 
 
 def plan(objective: str | None = "dpo", **tables: Any) -> Plan:
-    found = {name: {**TABLES.get(name, {}), **tables.get(name, {})} for name in {**TABLES, **tables}}
+    found = merged(TABLES, tables)
     if objective is not None:
         found["workload"]["objective"] = objective
     return plan_from_dict(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from plan_tables import merged
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
@@ -20,14 +21,12 @@ DEFAULT = ("fused_linear_cross_entropy", "rms_norm", "rope", "swiglu")
 
 
 def tables(model: str = "llama-3.2-1b", liger: Any = True, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    usual = {
         "workload": {"model": model, "sequence_length": 2048, "global_batch_size": 4, "micro_batch_size": 4},
         "cluster": {"gpu": "h200-sxm", "gpus": 1},
         "implementation": {"modules": "transformers", "liger_kernel": liger},
     }
-    for name, table in more.items():
-        found[name] = {**found.get(name, {}), **table}
-    return found
+    return merged(usual, more)
 
 
 def plan(*args: Any, **more: Any) -> Plan:

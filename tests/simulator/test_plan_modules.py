@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from plan_tables import merged
 
 from joulecast.errors import InputError
 from joulecast.model.training.step import layer_forward
@@ -31,10 +32,7 @@ GPT = {
 
 def plan(model: Any = "llama-3.2-1b", **tables: Any) -> dict[str, Any]:
     workload = {"model": model, "sequence_length": 1024, "global_batch_size": 4}
-    found: dict[str, Any] = {"workload": workload, "cluster": {"gpu": "h200-sxm", "gpus": 1}}
-    for name, table in tables.items():
-        found[name] = {**found.get(name, {}), **table}
-    return found
+    return merged({"workload": workload, "cluster": {"gpu": "h200-sxm", "gpus": 1}}, tables)
 
 
 FP8, ROWWISE = {"precision": "fp8"}, {"precision": "fp8", "fp8_recipe": "rowwise"}

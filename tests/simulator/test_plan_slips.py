@@ -3,6 +3,7 @@
 from datetime import date
 
 import pytest
+from plan_tables import changed
 
 from joulecast.errors import InputError
 from joulecast.files import parse_toml
@@ -16,10 +17,7 @@ def plan(*, gpus=4, **changes):
         "cluster": {"gpu": "h200-sxm", "gpus": gpus},
         "parallelism": {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
     }
-    for name, value in changes.items():
-        table, _, key = name.partition("__")
-        tables.setdefault(table, {})[key] = value
-    return plan_from_dict(tables)
+    return plan_from_dict(changed(tables, changes))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
+from row_files import csv_rows
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -38,8 +38,7 @@ def forecast_ramp() -> np.ndarray:
 
 
 def test_a_ramp_into_the_limit(data: Path) -> None:
-    with (data / "h200_sxm" / "power_traces.csv").open(encoding="utf-8") as file:
-        trace = [row for row in csv.DictReader(file) if row["case"] == "ramp_8k"]
+    trace = csv_rows(data / "h200_sxm" / "power_traces.csv", case="ramp_8k")
     read = list(dict.fromkeys(float(row["power_instant_w"]) for row in trace))
     measured = np.array([power for power in read if power > 500.0])
     assert len(measured) == 6  # the sensor moves once in 100 ms

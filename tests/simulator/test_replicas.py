@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_tables import merged
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.hardware.catalogue import load_gpu
@@ -28,12 +29,12 @@ ONE_NODE = {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size
 
 
 def plan(**tables: Any) -> Plan:
-    whole: dict[str, Any] = {
-        "workload": ONE_NODE | tables.pop("workload", {}),
-        "cluster": {"gpu": "h200-sxm", "gpus": 8} | tables.pop("cluster", {}),
-        "implementation": {"framework": "megatron"} | tables.pop("implementation", {}),
+    usual: dict[str, Any] = {
+        "workload": ONE_NODE,
+        "cluster": {"gpu": "h200-sxm", "gpus": 8},
+        "implementation": {"framework": "megatron"},
     }
-    return plan_from_dict(whole | tables, "PLAN.toml")
+    return plan_from_dict(merged(usual, tables), "PLAN.toml")
 
 
 def communicated(plan: Plan, rank: int = 0) -> dict[str, float]:

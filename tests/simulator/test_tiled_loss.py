@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from plan_tables import merged
 
 from joulecast.errors import InputError
 from joulecast.model.transformer.log_probabilities import CAPPED, FOLDED, TILE_TOKENS, TILE_WORDS, TURNED
@@ -32,7 +33,7 @@ ADAPTERS = {"lora": {"target_modules": "all-linear"}}
 
 
 def plan(**tables: Any) -> Plan:
-    return plan_from_dict({name: {**TABLES.get(name, {}), **tables.get(name, {})} for name in {**TABLES, **tables}})
+    return plan_from_dict(merged(TABLES, tables))
 
 
 def launches(of: Plan, kind: str) -> list[Any]:

@@ -1,8 +1,9 @@
 """Rows that others published, which say where they stand."""
 
-import json
 from importlib.resources.abc import Traversable
 from pathlib import Path
+
+from row_files import json_rows
 
 
 def addressed_names(folder: Path | Traversable) -> set[str]:
@@ -10,7 +11,7 @@ def addressed_names(folder: Path | Traversable) -> set[str]:
     names: set[str] = set()
     for file in folder.iterdir():
         if file.name.endswith(".jsonl"):
-            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            rows = json_rows(file)
             assert all(row["source"].startswith("https://") for row in rows)
             assert names.isdisjoint(row["name"] for row in rows)
             names |= {row["name"] for row in rows}

@@ -1,4 +1,4 @@
-"""What launches add up to."""
+"""What launches are called and add up to."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def flops(launches: Iterable[Launch], name: str = "", kind: type = Gemm) -> floa
     """Floating-point operations of a kind of operators whose names begin so."""
     operators = [launch.operator for launch in launches if isinstance(launch.operator, kind)]
     return sum(o.flops for o in operators if o.name.startswith(name))
+
+
+def names(launches: Iterable[Launch]) -> list[str]:
+    """Names of what is launched, in its order."""
+    return [launch.operator.name for launch in launches]

@@ -21,3 +21,8 @@ def changed(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
         else:
             whole.setdefault(table, {})[key] = value
     return whole
+
+
+def merged(tables: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Tables with keys of others over theirs: ``{"power": {"clock_mhz": 1200}}`` keeps the other keys of ``power``."""
+    return {name: {**tables.get(name, {}), **others.get(name, {})} for name in {**tables, **others}}

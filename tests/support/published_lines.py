@@ -1,9 +1,4 @@
-"""A line of published training steps, and files of such lines."""
-
-from __future__ import annotations
-
-import csv
-from pathlib import Path
+"""A line of published training steps."""
 
 #: A GPT of 22 billion parameters on eight A100, as a source might publish it.
 LINE = {
@@ -39,11 +34,3 @@ LINE = {
     "measured_tflops_per_gpu": "",
     "notes": "",
 }
-
-
-def write(path: Path, *lines: dict[str, str]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
-    return path

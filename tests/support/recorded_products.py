@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from paths import ROOT
+from row_files import csv_rows
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -66,10 +66,9 @@ KERNELS: dict[str, RowKernel | ColumnKernel] = {
 }
 
 
-def read(name: str, gpu: str, use: str) -> Iterator[dict[str, str]]:
+def read(name: str, gpu: str, use: str) -> list[dict[str, str]]:
     """Rows of a file on one card and of one use."""
-    with (PRODUCTS / name).open(encoding="utf-8") as file:
-        yield from (row for row in csv.DictReader(file) if (row["gpu"], row["use"]) == (gpu, use))
+    return csv_rows(PRODUCTS / name, gpu=gpu, use=use)
 
 
 def errors_of_products(rows: Sequence[Mapping[str, str]], gpu: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,11 +1,11 @@
 """Fronts of time against energy that others published, forecast from workload and clocks."""
 
-import csv
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from paths import ROOT
+from row_files import csv_rows, write_csv
 
 from joulecast.errors import DataError
 from joulecast.validate import run_suite
@@ -72,14 +72,9 @@ def test_figures():
     ],
 )
 def test_a_broken_line_is_named(tmp_path, column, value, said):
-    with (FOLDER / FILE).open(encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))[:2]
+    lines = csv_rows(FOLDER / FILE)[:2]
     lines[1][column] = value
-    path = tmp_path / FILE
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, lines[0])
-        writer.writeheader()
-        writer.writerows(lines)
+    path = write_csv(tmp_path / FILE, *lines)
     with pytest.raises(DataError, match=said) as caught:
         read_fronts(path)
     assert caught.value.line == 3

@@ -1,6 +1,5 @@
 """Forecasts of pipeline iterations under plans that set every instruction's clock, on readings made up here."""
 
-import csv
 import gzip
 import json
 from dataclasses import replace
@@ -8,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command import status_of
+from row_files import csv_rows, write_csv, write_json
 
 from joulecast.calibrate.studies.pipeline_plans import PlanReadings, choose_plans, make_job
 from joulecast.calibrate.studies.pipeline_plans_fit import _Problem, fit_job
@@ -98,11 +98,8 @@ def folder_of(path, *, gpus=1, plans=PLANS):
 
 def write(path, rows, times, requests):
     for name, table in (("measured_iterations.csv", rows), ("measured_instructions.csv", times)):
-        with (path / name).open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(table[0]))
-            writer.writeheader()
-            writer.writerows(table)
-    (path / "frequency_plans.jsonl").write_text("".join(json.dumps(r) + "\n" for r in requests))
+        write_csv(path / name, *table)
+    write_json(path / "frequency_plans.jsonl", *requests)
 
 
 @pytest.fixture(scope="module")
@@ -155,15 +152,11 @@ def test_nothing_measured_under_a_plan_enters_its_own_forecast(folder, report, t
     read = report["workloads"][0]["fitted_plans"]
     plan = read[1] if fitted else next(str(p) for p in range(PLANS) if str(p) not in read)
     for name in ("measured_iterations.csv", "measured_instructions.csv"):
-        with (folder / name).open() as file:
-            table = list(csv.DictReader(file))
+        table = csv_rows(folder / name)
         for row in table:
             if row["plan"] == plan:
                 row.update({k: 1.3 * float(v) for k, v in row.items() if k.endswith(("_s", "_j"))})
-        with (tmp_path / name).open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(table[0]))
-            writer.writeheader()
-            writer.writerows(table)
+        write_csv(tmp_path / name, *table)
     (tmp_path / "frequency_plans.jsonl").write_bytes((folder / "frequency_plans.jsonl").read_bytes())
     changed = run_perseus(tmp_path).to_dict()
     before, after = report["rows"][int(plan)], changed["rows"][int(plan)]
@@ -184,12 +177,8 @@ def test_gpus_of_a_stage_are_counted_together(tmp_path):
 def test_energy_of_all_gpus_together_is_enough(folder, tmp_path):
     copied(folder, tmp_path)
     path = tmp_path / "measured_iterations.csv"
-    with path.open() as file:
-        table = [{k: v for k, v in row.items() if not k.startswith("energy_rank")} for row in csv.DictReader(file)]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+    table = [{k: v for k, v in row.items() if not k.startswith("energy_rank")} for row in csv_rows(path)]
+    write_csv(path, *table)
     assert np.abs(errors(run_perseus(tmp_path).to_dict(), "energy_j")).mean() < 0.01
 
 

@@ -1,6 +1,5 @@
 """``validate published``: reading the rows, their plans, the trivial rule and the order of variants."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from paths import ROOT
-from published_lines import LINE, write
+from published_lines import LINE
+from row_files import csv_rows, write_csv
 
 from joulecast.calibrate.published import separate_factors, shipped
 from joulecast.calibrate.published.fit import Fitted, Linearised
@@ -44,7 +44,7 @@ def row(**changes: str) -> PublishedRow:
 
 
 def test_reads_file_and_folder(tmp_path: Path) -> None:
-    file = write(
+    file = write_csv(
         tmp_path / "published_iterations.csv", LINE, {**LINE, "id": "other", "vpp": "", "recompute": "unknown"}
     )
     rows = read_published(tmp_path)
@@ -66,19 +66,19 @@ def test_reads_file_and_folder(tmp_path: Path) -> None:
 )
 def test_a_broken_value_is_named_by_line_and_column(tmp_path: Path, change: dict[str, str], place: str) -> None:
     with pytest.raises(DataError, match=place):
-        read_published(write(tmp_path / "rows.csv", {**LINE, **change}))
+        read_published(write_csv(tmp_path / "rows.csv", {**LINE, **change}))
 
 
 def test_other_broken_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_published(tmp_path / "absent.csv")
     with pytest.raises(DataError, match="no column hidden"):
-        read_published(write(tmp_path / "a.csv", {k: v for k, v in LINE.items() if k != "hidden"}))
+        read_published(write_csv(tmp_path / "a.csv", {k: v for k, v in LINE.items() if k != "hidden"}))
     renamed = {("micro_bach" if k == "micro_batch" else k): v for k, v in LINE.items()}
     with pytest.raises(DataError, match="Did you mean 'micro_batch'"):
-        read_published(write(tmp_path / "b.csv", renamed))
+        read_published(write_csv(tmp_path / "b.csv", renamed))
     with pytest.raises(DataError, match="stands already on line 2"):
-        read_published(write(tmp_path / "c.csv", LINE, LINE))
+        read_published(write_csv(tmp_path / "c.csv", LINE, LINE))
     (tmp_path / "e.csv").write_text(",".join(LINE))
     with pytest.raises(DataError, match="no rows"):
         read_published(tmp_path / "e.csv")
@@ -186,10 +186,9 @@ QUICK = ("SimuMax", "MLPerf Training v4.0", "NeMo performance summary (docs v2.1
 def quick(data: Path, tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
     """Scored rows of few sources on at most eight pipeline stages."""
     file = tmp_path_factory.mktemp("published") / "rows.csv"
-    with (data / "published" / "published_iterations.csv").open(newline="") as source:
-        lines = list(csv.DictReader(source))
+    lines = csv_rows(data / "published" / "published_iterations.csv")
     few = [line for line in lines if int(line["pp"]) <= 8 and any(word in line["source"] for word in QUICK)]
-    write(file, *few)
+    write_csv(file, *few)
     return run_suite("published", file)
 
 
@@ -296,14 +295,14 @@ def test_an_unknown_gpu_adds_what_left_out_gpus_are_off_beyond_left_out_sources(
 def test_a_gpu_left_out_is_forecast_from_its_relatives(tmp_path: Path) -> None:
     gated = {"gated_mlp": "true", "dtype": "bf16", "recompute": "none", "source": "NeMo performance summary"}
     others = [{**LINE, **gated, "id": f"h{i}", "gpu": "h100-sxm", "micro_batch": str(2**i)} for i in range(2)]
-    file = write(tmp_path / "rows.csv", LINE, *others)
+    file = write_csv(tmp_path / "rows.csv", LINE, *others)
     planned = [plan_row(one) for one in read_published(file)]
     assert [part.tolist() for part in by_gpu(planned)] == [[True, False, False], [False, True, True]]
     result = run_suite("published", file, leave_out="gpu")
     assert [r.row.name for r in result.rows] == ["gpt-22b", "h0", "h1"]
     assert "each GPU left out" in result.protocol
     shipped = {r.row.name: r.prediction.time_s for r in run_suite("published", file).rows}
-    write(file, {**LINE, "measured_step_time_s": "3.0"}, *others)
+    write_csv(file, {**LINE, "measured_step_time_s": "3.0"}, *others)
     changed = run_suite("published", file, leave_out="gpu")
     assert changed.rows[0].prediction == result.rows[0].prediction
     assert changed.rows[1].prediction.time_s != pytest.approx(shipped["h0"], rel=1e-3)
@@ -326,7 +325,7 @@ def test_a_gpu_left_out_is_forecast_from_its_relatives(tmp_path: Path) -> None:
 )
 def test_wrong_options(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        run_suite("published", write(tmp_path / "rows.csv", LINE), **options)
+        run_suite("published", write_csv(tmp_path / "rows.csv", LINE), **options)
 
 
 def test_other_suites_leave_nothing_out_in_turn(tmp_path: Path) -> None:
@@ -349,8 +348,8 @@ def test_shipped_rows_are_planned_and_say_where_they_stand() -> None:
     assert not {r.id for r in blind} & {r.id for r in fitted}
     assert all(plan_row(one).plan.cluster.gpus == one.num_gpus and one.measured_step_time_s for one in blind)
     for folder in (RECORDED, CALIBRATING):
-        with (folder / "published_iterations.csv").open(newline="") as file:
-            assert all(line["source_url_or_repo_path"].startswith("https://") for line in csv.DictReader(file))
+        lines = csv_rows(folder / "published_iterations.csv")
+        assert all(line["source_url_or_repo_path"].startswith("https://") for line in lines)
 
 
 def test_what_is_shipped_as_unseen_calibrates_nothing(data: Path) -> None:
@@ -369,9 +368,8 @@ UNSEEN = ("sc21_18B", "dgxc2502_nemotron4-15b_bf16_16", "dgxc2502_nemotron4-15b_
 
 
 def test_steps_of_other_models_gpus_and_frameworks(tmp_path: Path) -> None:
-    with (RECORDED / "published_iterations.csv").open(newline="") as file:
-        lines = [line for line in csv.DictReader(file) if line["id"] in UNSEEN]
-    result = run_suite("published", write(tmp_path / "rows.csv", *lines))
+    lines = [line for line in csv_rows(RECORDED / "published_iterations.csv") if line["id"] in UNSEEN]
+    result = run_suite("published", write_csv(tmp_path / "rows.csv", *lines))
     assert len(result.rows) == len(UNSEEN)
     assert result.summary["all"]["time_error_percent"] < 7.0
     assert result.summary["all"]["time_inside_percent"] > 85.0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
-from published_lines import LINE, write
+from published_lines import LINE
+from row_files import write_csv
 
 from joulecast.calibrate.published.plans import plan_row
 from joulecast.calibrate.published.rows import FILE, read_published
@@ -43,7 +44,7 @@ def test_a_column_may_be_a_key_of_the_plan(tmp_path: Path) -> None:
         "schedule.recompute_modules": "['moe_act', 'layernorm']",
     }
     line = NAMED | more | {"recompute": "selective", "workload.moe_expert_capacity_factor": "unknown"}
-    (row,) = read_published(write(tmp_path / "rows.csv", line))
+    (row,) = read_published(write_csv(tmp_path / "rows.csv", line))
     assert (row.num_layers, row.hidden, row.vocab) == (32, 4096, 32000)
     planned = plan_row(row)
     plan = planned.plan
@@ -58,7 +59,7 @@ def test_a_column_may_be_a_key_of_the_plan(tmp_path: Path) -> None:
 def test_experts_by_their_sizes(tmp_path: Path) -> None:
     sizes = {"num_experts": "16", "num_experts_per_tok": "4", "moe_intermediate_size": "2048"}
     line = LINE | {f"workload.model.{name}": text for name, text in sizes.items()} | {"sequence_parallel": "true"}
-    planned = plan_row(read_published(write(tmp_path / "rows.csv", line))[0])
+    planned = plan_row(read_published(write_csv(tmp_path / "rows.csv", line))[0])
     experts = planned.plan.workload.model.experts
     assert experts is not None
     assert (experts.count, experts.active) == (16, 4)
@@ -74,11 +75,11 @@ def test_experts_by_their_sizes(tmp_path: Path) -> None:
 )
 def test_a_wrong_column_or_model_is_named(tmp_path: Path, change: dict[str, str], words: str) -> None:
     with pytest.raises(DataError, match=words):
-        read_published(write(tmp_path / "rows.csv", NAMED | change))
+        read_published(write_csv(tmp_path / "rows.csv", NAMED | change))
 
 
 def test_a_wrong_value_is_named_by_line_and_column(tmp_path: Path) -> None:
-    row = read_published(write(tmp_path / "rows.csv", NAMED | {"overlap.ep_comm": "perhaps"}))[0]
+    row = read_published(write_csv(tmp_path / "rows.csv", NAMED | {"overlap.ep_comm": "perhaps"}))[0]
     with pytest.raises(DataError, match=r":2 \[overlap\.ep_comm\]"):
         plan_row(row)
 

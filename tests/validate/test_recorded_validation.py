@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from row_files import json_rows, write_json
 
 import joulecast as jc
 from joulecast.model.architecture.hf import load_model
@@ -120,9 +120,8 @@ def test_small_models_wait_for_their_host(tmp_path: Path) -> None:
     summary, errors = iterations("train_host.jsonl", 16)
     assert summary["time_error_percent"] <= 11.5 and summary["energy_error_percent"] <= 6.0
     assert sum(abs(error) <= 0.17 for error in errors.values()) >= 12
-    unstated = tmp_path / "unstated.jsonl"
-    rows = [json.loads(line) for line in (ROWS / "train_host.jsonl").read_text().splitlines()]
-    unstated.write_text("".join(json.dumps(row | {"host_launch_us": None}) + "\n" for row in rows))
+    rows = json_rows(ROWS / "train_host.jsonl")
+    unstated = write_json(tmp_path / "unstated.jsonl", *(row | {"host_launch_us": None} for row in rows))
     without, _ = iterations(unstated, 16)
     assert summary["time_error_percent"] < 0.7 * without["time_error_percent"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import pytest
+from row_files import csv_rows
 
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
@@ -32,8 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def rows() -> list[dict[str, str]]:
-    with ROWS.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(ROWS)
 
 
 def tables(row: dict[str, str], gpu: Path) -> dict[str, Any]:

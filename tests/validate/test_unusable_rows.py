@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from row_files import write_json
 
 from joulecast.calibrate.rows.operators import operator_of
 from joulecast.errors import DataError, InputError
@@ -22,10 +22,8 @@ ITERATION = {"op": "train_iter", "hidden": 2048, "heads": 16, "vocab": 32000, "l
 
 
 def suite(tmp_path: Path, name: str, *rows: dict[str, Any]) -> dict[str, Any]:
-    path = tmp_path / "rows.jsonl"
     named = [{"name": str(number), **row} for number, row in enumerate(rows)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in named), encoding="utf-8")
-    return run_suite(name, path).to_dict()
+    return run_suite(name, write_json(tmp_path / "rows.jsonl", *named)).to_dict()
 
 
 @pytest.mark.parametrize(
