@@ -219,6 +219,7 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
         notes=(*problem.notes, f"rank {slow.rank} is slow: {_in_words(slow)}"),
         gpus_per_rank=problem.gpus_per_rank,
         kernels=None if problem.kernels is None else problem.kernels.of_kinds(origin[i] for i in used),
+        site=problem.site,
     )
 
 
@@ -257,8 +258,10 @@ def throttled(front: Front, slow: SlowRank, solve: Callable[[FrontProblem], Fron
     problem = slowed_problem(healthy, slow)
     slowed = solve(problem)
     time, energy = problem.evaluate(_carried(healthy, problem, front.plans[0].choice))
-    (own,) = straggler_table(slowed, [time])
-    (replica,) = straggler_table(front, [slowed.plans[0].time_s])
+    fastest = slowed.plans[0].time_s
+    # Peaks of a slow pipeline are lower: under a limit of the site it may keep plans that a healthy one must leave out.
+    (own,) = straggler_table(slowed, [max(time, fastest)])
+    (replica,) = straggler_table(front, [max(fastest, front.plans[0].time_s)])
     return Throttled(front, slowed, time, energy, own, replica)
 
 

@@ -49,8 +49,8 @@ def print_table(made: Front) -> None:
         print(f"5-95 % of a plan on any card: {', '.join(_levels(made))}; of ratios to the fastest plan see below")
     print()
     output.print_table([_line(made, i) for i in _some(len(points))])
-    if made.problem.notes:
-        output.print_assumed(made.problem.notes)
+    if made.notes:
+        output.print_assumed(made.notes)
 
 
 def print_slow_ones(extra: Mapping[str, Any]) -> None:
@@ -126,6 +126,8 @@ def print_power_limits(points: Sequence[JobPoint], report: Mapping[str, Any]) ->
     output.print_table(lines)
     for size in report["never_reach_the_target"]:
         print(f"left out: batch size {size} (does not always reach the target)")
+    for said in report["site_limits"]:
+        print(said)
     if "choice" in report:
         choice = report["choice"]
         size = f" and batches of {choice['batch_size']}" if several else ""

@@ -53,6 +53,7 @@ def power_limit_report(asked: FrontAsked) -> tuple[tuple[JobPoint, ...], dict[st
     epochs = None if asked.epochs is None else mean_epochs(read_epochs(asked.epochs))
     is_forecast = asked.plan is not None
     job, gpus, points = _forecast(asked, epochs) if is_forecast else _measured(asked)
+    points, above = _within_site(points)
     left_out: tuple[int, ...] = ()
     if epochs is not None:
         points, left_out = pl.to_target(points, epochs)
@@ -72,11 +73,23 @@ def power_limit_report(asked: FrontAsked) -> tuple[tuple[JobPoint, ...], dict[st
             for c in pl.choices_by_weight(points, power)
         ],
         "never_reach_the_target": list(left_out),
+        "site_limits": list(above),
     }
     if asked.eta is not None:
         chosen = pl.choose(points, asked.eta, power)
         report["choice"] = {"eta": asked.eta, "cost_j": chosen.cost_j(asked.eta, power), **chosen.to_dict()}
     return points, report
+
+
+def _within_site(points: Sequence[JobPoint]) -> tuple[tuple[JobPoint, ...], tuple[str, ...]]:
+    """Points that keep the power limits of their site, and what is said of the others."""
+    from joulecast.plan.exact.site_limits import left_out, nothing_kept
+
+    checks = [point.checks for point in points]
+    kept = tuple(point for point in points if point.kept)
+    if points and not kept:
+        raise nothing_kept(checks, "Add lower ones to --power-limits")
+    return kept, left_out(checks, "power limit")
 
 
 def _forecast(asked: FrontAsked, epochs: Mapping[int, float] | None) -> tuple[str, int, tuple[JobPoint, ...]]:

@@ -41,7 +41,7 @@ def front_page(
     series = of_front(front, iteration, time_limit_s)
     limits = () if iteration is None else limits_w(iteration)
     sections = [front_section(front, iteration, time_limit_s), _timelines(front, series.chosen, limits)]
-    notes = [*front.problem.notes, *(() if iteration is None else iteration.assumptions)]
+    notes = [*front.notes, *(() if iteration is None else iteration.assumptions)]
     if notes:
         sections.append(assumptions(notes))
     if iteration is not None:
