@@ -33,6 +33,7 @@ from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.power import limit_assumptions
 
 #: Most combinations of limits that are all simulated, and plans simulated for a way of overlap where there are more.
 ALL, MOST = 640, 256
@@ -146,6 +147,7 @@ class _Search:
             (
                 f"{how}; each plan shown is simulated under its boards' governors",
                 "tensor-parallel ranks and replicas share the limit of their stage",
+                *limit_assumptions(self.description, self.grid),
                 *said,
             ),
         )

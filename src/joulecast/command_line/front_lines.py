@@ -128,6 +128,8 @@ def print_power_limits(points: Sequence[JobPoint], report: Mapping[str, Any]) ->
         print(f"left out: batch size {size} (does not always reach the target)")
     for said in report["site_limits"]:
         print(said)
+    if report["notes"]:
+        output.print_assumed(report["notes"])
     if "choice" in report:
         choice = report["choice"]
         size = f" and batches of {choice['batch_size']}" if several else ""

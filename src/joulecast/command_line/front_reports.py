@@ -74,11 +74,20 @@ def power_limit_report(asked: FrontAsked) -> tuple[tuple[JobPoint, ...], dict[st
         ],
         "never_reach_the_target": list(left_out),
         "site_limits": list(above),
+        "notes": list(_notes(asked, points)) if is_forecast else [],
     }
     if asked.eta is not None:
         chosen = pl.choose(points, asked.eta, power)
         report["choice"] = {"eta": asked.eta, "cost_j": chosen.cost_j(asked.eta, power), **chosen.to_dict()}
     return points, report
+
+
+def _notes(asked: FrontAsked, points: Sequence[JobPoint]) -> tuple[str, ...]:
+    """What forecasts at these limits take for granted beyond what they do at the default one."""
+    from joulecast.simulator.plan_file.gpu import gpu_of
+    from joulecast.simulator.plan_file.power import limit_assumptions
+
+    return limit_assumptions(gpu_of(asked.loaded_plan()), [point.power_limit_w for point in points])
 
 
 def _within_site(points: Sequence[JobPoint]) -> tuple[tuple[JobPoint, ...], tuple[str, ...]]:

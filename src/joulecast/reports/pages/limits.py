@@ -56,6 +56,8 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     said += found["site_limits"]
     if said:
         sections.append(Section("Left out", bullets(said)))
+    if found["notes"]:
+        sections.append(assumptions(found["notes"]))
     kicker = f"{found['job']}: {len(points)} points of {found['of']}"
     more = f"The limit of least energy takes {_against(front[0], front[-1])} than the fastest."
     says = f"At a weight of {weight:g} of energy against time {_what(chosen, several)} is best"
