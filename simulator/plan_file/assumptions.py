@@ -13,7 +13,7 @@ from joulecast.simulator.plan_file.layer_assumptions import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
 from joulecast.simulator.plan_file.muon import muon_assumptions
 from joulecast.simulator.plan_file.narrow import narrow_assumptions
-from joulecast.simulator.plan_file.network import network_assumptions
+from joulecast.simulator.plan_file.network import network_assumptions, node_assumptions
 from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
 from joulecast.simulator.plan_file.pairs import pair_assumptions
@@ -28,6 +28,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
     return (
         *foreign_generation(plan.implementation.generation, description),
         *limit_assumptions(description, [plan.power.limit_w(stage) for stage in range(plan.pp)]),
+        *node_assumptions(plan, description),
         *network_assumptions(plan, description),
         *overlap_assumptions(plan),
         *attention_assumptions(plan, description),
