@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.errors import counted
 from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
@@ -90,7 +91,7 @@ class Front:
         ends = " to ".join(
             f"{point.time_s:.4g} s, {point.energy_j:.4g} J" for point in (self.points[0], self.points[-1])
         )
-        return f"Front({len(self.points)} plans: {ends})"
+        return f"Front({counted(len(self.points), 'plan')}: {ends})"
 
     @cached_property
     def points(self) -> tuple[FrontPoint, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, counted
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.plan.exact.front import FrontPoint, falling
 from joulecast.plan.exact.front_guards import AT_ONCE, ends_of_plans, of_choices
@@ -88,8 +88,7 @@ def left_out(checks: Sequence[Sequence[LimitCheck]], one: str = "plan") -> tuple
         stated = f"{first.key} = {first.limit_w:g} W"
         if over:
             ends = " to ".join(dict.fromkeys(f"{w:.0f}" for w in (min(over), max(over))))
-            plans = f"1 {one}" if len(over) == 1 else f"{len(over)} {one}s"
-            notes.append(f"{stated} leaves out {plans} with peaks of {ends} W there")
+            notes.append(f"{stated} leaves out {counted(len(over), one)} with peaks of {ends} W there")
         else:
             notes.append(f"every {one} keeps {stated}: the highest peak there is {max(c.peak_w for c in of_one):.0f} W")
     return tuple(notes)

@@ -191,7 +191,7 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
     Raises
     ------
     InputError
-        No such rank, a factor below 1, or a clock limit below all clocks.
+        No such rank, a factor below 1, or a clock limit below or above all clocks.
     """
     ranks = len(problem.dag.ranks)
     if slow.rank >= ranks:
@@ -199,6 +199,13 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
     if not 1.0 <= slow.factor < np.inf:
         raise InputError(f"a factor of {slow.factor:g}", key="--slow-rank", remedy="Give 1 or more.")
     on_rank = problem.dag.rank_of == slow.rank
+    highest = max(o.clock_mhz for shared in np.unique(problem.kind[on_rank]) for o in problem.sets[shared].options)
+    if slow.max_clock_mhz is not None and slow.max_clock_mhz > highest:
+        raise InputError(
+            f"rank {slow.rank} has no clock above {slow.max_clock_mhz:g} MHz",
+            key="--slow-rank",
+            remedy=f"Its highest is {highest:g} MHz; give a lower one, or a factor.",
+        )
     wait = float(problem.wait_power_w[slow.rank])
     options = [list(s.options) for s in problem.sets]
     names = [s.name for s in problem.sets]

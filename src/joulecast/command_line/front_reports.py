@@ -145,9 +145,9 @@ def _measured(asked: FrontAsked) -> tuple[str, int, tuple[JobPoint, ...]]:
 
 
 def watts(text: str) -> list[float]:
-    """Watts that are separated by commas."""
+    """Watts that are separated by commas, each once."""
     try:
-        return [float(part) for part in text.split(",")]
+        return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         raise InputError(
             f"{text!r} is no list of watts", key="--power-limits", remedy="With a plan, write it as 700,600,500."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulecast.errors import counted
 from joulecast.reports.charts.timeline import timeline_chart
 from joulecast.reports.numbers import between, percent, unit_for
 from joulecast.reports.page import Figure, Page, Section
@@ -48,7 +49,7 @@ def front_page(
         sections.append(plan_section(iteration.plan))
         if iteration.description is not None:
             sections.append(provenance(iteration.description))
-    kicker = f"{about}: {len(front.points)} plans of {front.problem.dag.instructions} instructions"
+    kicker = f"{about}: {counted(len(front.points), 'plan')} of {front.problem.dag.instructions} instructions"
     return Page(f"Front: {about}", kicker, answer(series), more(front, series), head(front, series), sections)
 
 
