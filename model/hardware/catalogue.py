@@ -57,7 +57,7 @@ def gpu_package(name_or_path: str | Path) -> str:
         No such GPU.
     """
     name = str(name_or_path)
-    return "" if _is_path(name) or name in _built_in("gpus") else _packaged_gpu(name).package
+    return "" if is_path(name) or name in _built_in("gpus") else _packaged_gpu(name).package
 
 
 def load_node(name_or_path: str | Path) -> Facts:
@@ -100,7 +100,7 @@ def load_training() -> Mapping[str, Parameter]:
 def read_gpu(name_or_path: str | Path) -> ParsedDescription:
     """A GPU description as its file, and the one that it is like, state it: what they leave out is not derived."""
     name = str(name_or_path)
-    return _read_gpu(name, ()) if _is_path(name) else _read_shipped(name)
+    return _read_gpu(name, ()) if is_path(name) else _read_shipped(name)
 
 
 @cache  # bounded by the catalogue, most of whose descriptions ask for the same relative
@@ -109,7 +109,7 @@ def _read_shipped(name: str) -> ParsedDescription:
 
 
 def _read_gpu(name: str, seen: tuple[str, ...]) -> ParsedDescription:
-    text, file = (read_text(name, "TOML"), name) if _is_path(name) else (_gpu_text(name), f"{name}.toml")
+    text, file = (read_text(name, "TOML"), name) if is_path(name) else (_gpu_text(name), f"{name}.toml")
 
     def read_like(other: str) -> ParsedDescription:
         kin = _named_in(file, "like", other, (*seen, _beside("", name)), _read_gpu)
@@ -125,8 +125,11 @@ def _load_shipped(name: str, seen: tuple[str, ...]) -> GpuDescription:
 
 def _load_gpu(name: str, seen: tuple[str, ...]) -> GpuDescription:
     # Files may change between two calls; what a package ships does not.
-    if _is_path(name):
+    if is_path(name):
         return _complete(read_gpu(name), (*seen, _beside("", name)))
+    if Path(name).is_file() and name not in gpu_names():
+        remedy = "Give a TOML file, as joulecast calibrate --out GPU.toml writes it."
+        raise InputError("a description of a GPU ends in .toml", file=name, remedy=remedy)
     return _load_shipped(name, seen)
 
 
@@ -148,7 +151,7 @@ def _named_in(file: str, key: str, name: str, seen: tuple[str, ...], read: Calla
             "Name a description with fitted tables." if key == "derivation.relative" else "Name another description."
         )
         raise InputError(f"{key} goes in a circle: {' -> '.join((*seen, found))}", file=file, key=key, remedy=remedy)
-    if _is_path(name) and not isfile(found):
+    if is_path(name) and not isfile(found):
         remedy = "Check the path, which starts in the folder of this file, or name a description of the catalogue."
         raise InputError(f"{name}: no such file", file=file, key=key, remedy=remedy)
     try:
@@ -158,7 +161,7 @@ def _named_in(file: str, key: str, name: str, seen: tuple[str, ...], read: Calla
 
 
 def _load_facts(kind: str, name: str) -> Facts:
-    if _is_path(name):
+    if is_path(name):
         return parse_facts(kind, read_text(name, "TOML"), file=name)
     return _load_shipped_facts(kind, name)
 
@@ -189,10 +192,11 @@ def _packaged() -> dict[str, PackagedGpu]:
 
 def _beside(file: str, name: str) -> str:
     """The whole path of a description that a file names by a path from its own folder; a catalogue's name as it is."""
-    return abspath(join(dirname(file), name)) if _is_path(name) else name
+    return abspath(join(dirname(file), name)) if is_path(name) else name
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a name is the path of a file, not a name of the catalogue."""
     return name.endswith(".toml") or "/" in name or "\\" in name
 
 

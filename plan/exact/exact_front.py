@@ -31,7 +31,7 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
     Raises
     ------
     InputError
-        No plan is as fast as the limit, or none keeps the power limit.
+        No plan is as fast as the limit, or none keeps the limits of power.
     GuardError
         A plan's time or energy is not what its choices say, or below the bound: a defect.
     """
@@ -47,12 +47,15 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
     check_points(problem, points)
     if problem.power_limit_w is not None:
         points = _within_power(problem, points, problem.power_limit_w)
+    said: tuple[str, ...] = ()
+    if problem.site is not None:
+        points, said = problem.site.within(problem, points)
     if time_limit_s is not None:
         fastest = points[0].time_s
         points = [p for p in points if p.time_s <= time_limit_s * ROOM]
         if not points:
             raise none_within(time_limit_s, fastest)
-    return Front(problem, curve, tuple(points))
+    return Front(problem, curve, tuple(points), said)
 
 
 def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[FrontPoint]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.errors import counted
 from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
@@ -76,27 +78,30 @@ class Front:
     plans
         Discrete plans that none beats in time and in energy beyond waiting, fastest first. Those slower than the
         energy-best one pay where the iteration cannot end earlier anyway.
+    left_out
+        Which plans the site's power limits leave out.
     """
 
     problem: FrontProblem
     curve: TimeCostCurve
     plans: tuple[FrontPoint, ...]
+    left_out: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         ends = " to ".join(
             f"{point.time_s:.4g} s, {point.energy_j:.4g} J" for point in (self.points[0], self.points[-1])
         )
-        return f"Front({len(self.points)} plans: {ends})"
+        return f"Front({counted(len(self.points), 'plan')}: {ends})"
 
     @cached_property
     def points(self) -> tuple[FrontPoint, ...]:
         """Plans that none beats in time and energy, fastest first, the last one with the least energy."""
-        least, kept = np.inf, []
-        for plan in self.plans:
-            if plan.energy_j < least:
-                least = plan.energy_j
-                kept.append(plan)
-        return tuple(kept)
+        return falling(self.plans)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, and left out."""
+        return (*self.problem.notes, *self.left_out)
 
     @cached_property
     def intervals(self) -> tuple[PlanInterval, ...]:
@@ -171,7 +176,7 @@ class Front:
             "lower_bound": [{"time_s": t, "energy_j": e} for t, e in zip(time, energy, strict=True)],
             "points": [self._point(*each) for each in zip_longest(self.points, self.intervals)],
             "instructions": self.instructions(),
-            "notes": list(self.problem.notes),
+            "notes": list(self.notes),
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -222,6 +227,16 @@ class Front:
     @cached_property
     def _plan_times(self) -> list[float]:
         return [plan.time_s for plan in self.plans]
+
+
+def falling(plans: Iterable[FrontPoint]) -> tuple[FrontPoint, ...]:
+    """Of plans from the fastest on, those that take less energy than all before them."""
+    least, kept = np.inf, []
+    for plan in plans:
+        if plan.energy_j < least:
+            least = plan.energy_j
+            kept.append(plan)
+    return tuple(kept)
 
 
 def _ends(interval: PlanInterval | None) -> dict[str, float]:

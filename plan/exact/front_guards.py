@@ -59,8 +59,8 @@ def check_points(problem: FrontProblem, points: Sequence[FrontPoint]) -> None:
 
 
 def _check(problem: FrontProblem, points: Sequence[FrontPoint], first: int) -> None:
-    time_s, energy_j = _of_choices(problem, np.stack([point.choice for point in points], axis=1))
-    end_s = _ends(problem, time_s)
+    time_s, energy_j = of_choices(problem, np.stack([point.choice for point in points], axis=1))
+    end_s = ends_of_plans(problem, time_s)
     _check_causality(problem, time_s, end_s, first)
     length = end_s.max(axis=0)
     busy_s, spent_j = (_by_rank(problem, values) for values in (time_s, energy_j))
@@ -73,7 +73,7 @@ def _check(problem: FrontProblem, points: Sequence[FrontPoint], first: int) -> N
     _equal("instructions and waiting", "energy", total, [p.energy_j for p in points], "J", first)
 
 
-def _of_choices(problem: FrontProblem, choice: NDArray[np.int32]) -> tuple[Float, Float]:
+def of_choices(problem: FrontProblem, choice: NDArray[np.int32]) -> tuple[Float, Float]:
     """Time and energy of every instruction of every plan, shape ``(n, plans)`` [s], [J]."""
     first = np.cumsum([0, *(len(s.options) for s in problem.sets)])
     at = first[problem.kind][:, None] + choice
@@ -82,7 +82,7 @@ def _of_choices(problem: FrontProblem, choice: NDArray[np.int32]) -> tuple[Float
     return time[at], energy[at]
 
 
-def _ends(problem: FrontProblem, time_s: Float) -> Float:
+def ends_of_plans(problem: FrontProblem, time_s: Float) -> Float:
     """When every instruction ends, each starting as soon as it can, shape ``(n, plans)`` [s]."""
     dag = problem.dag
     by = np.argsort(dag.target, kind="stable")

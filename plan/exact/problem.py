@@ -17,6 +17,7 @@ from joulecast.plan.knobs.options import TIME_QUANTUM_S, Option, OptionSet, make
 if TYPE_CHECKING:
     from joulecast.plan.exact.front_intervals import OptionKernels
     from joulecast.plan.exact.rounding_kernels import Graph
+    from joulecast.plan.exact.site_limits import SiteLimits
 
 Int = NDArray[np.int64]
 Float = NDArray[np.float64]
@@ -49,6 +50,8 @@ class FrontProblem:
         GPUs that share the choices of a rank: tensor-parallel ranks and replicas.
     kernels
         What the options run, where they are forecast: how sure plans are; ``None`` where they were measured.
+    site
+        Power limits of the site, which plans must keep; ``None`` for none.
     """
 
     dag: InstructionDag
@@ -59,6 +62,7 @@ class FrontProblem:
     notes: tuple[str, ...] = ()
     gpus_per_rank: int = 1
     kernels: OptionKernels | None = None
+    site: SiteLimits | None = None
 
     @property
     def total_wait_power_w(self) -> float:
@@ -145,6 +149,7 @@ def make_problem(
     notes: Sequence[str] = (),
     gpus_per_rank: int = 1,
     kernels: OptionKernels | None = None,
+    site: SiteLimits | None = None,
 ) -> FrontProblem:
     """Checked problem; options of one kind must all belong to one rank, or all ranks wait at the same power.
 
@@ -160,6 +165,8 @@ def make_problem(
         Of the kinds, for errors.
     kernels
         What forecast options run.
+    site
+        Power limits of the site.
 
     Raises
     ------
@@ -177,7 +184,7 @@ def make_problem(
         if len(np.unique(wait[ranks])) > 1:
             raise InputError(f"{labels[i]} runs on ranks of different waiting power", remedy="Give each its own kind.")
         sets.append(make_options(ways, float(wait[ranks[0]]) if len(ranks) else 0.0, labels[i]))
-    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, tuple(notes), gpus_per_rank, kernels)
+    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, tuple(notes), gpus_per_rank, kernels, site)
 
 
 def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Float) -> tuple[Int, Int, Float]:

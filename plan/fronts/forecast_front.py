@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from joulecast.plan.exact.dag import make_dag
 from joulecast.plan.exact.front import Front
 from joulecast.plan.exact.front_intervals import OptionKernels
 from joulecast.plan.exact.problem import FrontProblem, make_problem
+from joulecast.plan.exact.site_limits import site_limits
 from joulecast.plan.fronts.switching import front_of_problem
 from joulecast.plan.knobs.front_space import COMM_CTAS, FrontSpace
 from joulecast.plan.knobs.options import Option
@@ -74,7 +76,7 @@ def forecast_front(
     space.refuse_limits()
     footprints(plan, description)  # refuses a plan that does not fit
     model = gpu_model(description)
-    problem = problem_from_plan(plan, model, space)
+    problem = replace(problem_from_plan(plan, model, space), site=site_limits(plan, description))
     delay = model["transition.clock_s"] if switch_s is None else switch_s
     with reported_with(plan):
         return front_of_problem(problem, switch_s=delay, simple=simple, time_limit_s=time_limit_s)

@@ -52,6 +52,7 @@ from joulecast.simulator.iteration.uncertainty import Conditions
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of, nanobatches_of
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.site import stated_limits
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -61,6 +62,8 @@ CLOCKS_AND_BLOCKS = (
     "clocks and thread blocks alone are chosen from: a SPACE.toml (--space) may list nano-batches, windows, launch"
     " points and tiles as well"
 )
+#: Of each power limit of the site.
+SITE = "site.{} is not looked at: it holds for whole iterations, of which front and predict speak"
 
 
 def joint_choice(
@@ -175,6 +178,7 @@ class _Search:
             "every kernel runs at the clock shown, also where the board would not hold it",
             "the host launches well ahead of the GPU",
             "halves are run alone; in the stage the communication of one runs beside the other",
+            *(SITE.format(key) for key in stated_limits(self.plan.site)),
             *((CLOCKS_AND_BLOCKS,) * (not self.space.overlap and not self.space.tiles)),
             *(("kernels whose part of the GPU is limited run below the clock shown",) * limited),
         )

@@ -191,7 +191,7 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
     Raises
     ------
     InputError
-        No such rank, a factor below 1, or a clock limit below all clocks.
+        No such rank, a factor below 1, or a clock limit below or above all clocks.
     """
     ranks = len(problem.dag.ranks)
     if slow.rank >= ranks:
@@ -199,6 +199,13 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
     if not 1.0 <= slow.factor < np.inf:
         raise InputError(f"a factor of {slow.factor:g}", key="--slow-rank", remedy="Give 1 or more.")
     on_rank = problem.dag.rank_of == slow.rank
+    highest = max(o.clock_mhz for shared in np.unique(problem.kind[on_rank]) for o in problem.sets[shared].options)
+    if slow.max_clock_mhz is not None and slow.max_clock_mhz > highest:
+        raise InputError(
+            f"rank {slow.rank} has no clock above {slow.max_clock_mhz:g} MHz",
+            key="--slow-rank",
+            remedy=f"Its highest is {highest:g} MHz; give a lower one, or a factor.",
+        )
     wait = float(problem.wait_power_w[slow.rank])
     options = [list(s.options) for s in problem.sets]
     names = [s.name for s in problem.sets]
@@ -219,6 +226,7 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
         notes=(*problem.notes, f"rank {slow.rank} is slow: {_in_words(slow)}"),
         gpus_per_rank=problem.gpus_per_rank,
         kernels=None if problem.kernels is None else problem.kernels.of_kinds(origin[i] for i in used),
+        site=problem.site,
     )
 
 
@@ -257,8 +265,10 @@ def throttled(front: Front, slow: SlowRank, solve: Callable[[FrontProblem], Fron
     problem = slowed_problem(healthy, slow)
     slowed = solve(problem)
     time, energy = problem.evaluate(_carried(healthy, problem, front.plans[0].choice))
-    (own,) = straggler_table(slowed, [time])
-    (replica,) = straggler_table(front, [slowed.plans[0].time_s])
+    fastest = slowed.plans[0].time_s
+    # Peaks of a slow pipeline are lower: under a limit of the site it may keep plans that a healthy one must leave out.
+    (own,) = straggler_table(slowed, [max(time, fastest)])
+    (replica,) = straggler_table(front, [max(fastest, front.plans[0].time_s)])
     return Throttled(front, slowed, time, energy, own, replica)
 
 

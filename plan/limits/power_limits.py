@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from joulecast.model.hardware.description import GpuDescription
     from joulecast.plan.limits.rank_limits import RankLimits
     from joulecast.simulator.iteration.result import Iteration
+    from joulecast.simulator.iteration.site_peaks import LimitCheck
     from joulecast.simulator.plan_file.plan import Plan
 
 
@@ -43,6 +44,8 @@ class JobPoint:
         Global batch; ``None`` where there is only one.
     time_ends, energy_ends, power_ends
         Ends of a forecast's 90 % intervals as shares of time, energy and mean power; ``None`` of what was measured.
+    checks
+        The power limits of the plan's site, met or not.
     """
 
     power_limit_w: float
@@ -52,6 +55,12 @@ class JobPoint:
     time_ends: tuple[float, float] | None = field(default=None, compare=False)
     energy_ends: tuple[float, float] | None = field(default=None, compare=False)
     power_ends: tuple[float, float] | None = field(default=None, compare=False)
+    checks: tuple[LimitCheck, ...] = field(default=(), compare=False)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the site's power limits are kept."""
+        return all(check.met for check in self.checks)
 
     def cost_j(self, eta: float, max_power_w: float) -> float:
         """Zeus's cost at a weight η of energy against time [J]."""
@@ -200,19 +209,22 @@ def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tupl
     Raises
     ------
     InputError
-        A limit that the board cannot be set to.
+        A limit that the board cannot be set to, or limits of a site beyond whose GPUs nothing is known.
     """
+    from joulecast.plan.exact.site_limits import site_limits
     from joulecast.simulator.iteration.forecast import forecast
     from joulecast.simulator.plan_file.gpu import gpu_of
 
     gpu = gpu_of(plan)
     limits = board_steps_w(gpu, 20) if limits_w is None else list(limits_w)
     check_limits(limits, gpu)
+    site_limits(plan, gpu)  # refuses those that nothing can be held to
     points = []
     for limit in limits:
         iteration = forecast(replace(plan, power=replace(plan.power, power_limit_w=limit)), gpu)
         size = plan.workload.global_batch_size
-        points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, size, **ends_of(iteration)))
+        checks = () if iteration.site is None else iteration.site.limits
+        points.append(JobPoint(limit, iteration.time_s, iteration.energy_j, size, **ends_of(iteration), checks=checks))
     return tuple(points)
 
 

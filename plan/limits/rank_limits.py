@@ -20,6 +20,8 @@ from joulecast.plan.limits.power_limits import JobPoint, interval_ends, zeus_cos
 if TYPE_CHECKING:
     import pandas as pd
 
+    from joulecast.simulator.iteration.site_peaks import LimitCheck
+
 #: Name of the JSON form, with its version.
 FORM = "joulecast-rank-limits-1"
 #: File of its JSON Schema beside this module.
@@ -44,6 +46,8 @@ class RankLimits:
         What else was chosen, for all ranks together.
     time_ends, energy_ends, power_ends
         Ends of the 90 % intervals as shares of time, energy and power; ``None`` before the forecast is made in full.
+    checks
+        The power limits of the plan's site, met or not.
     """
 
     power_limit_w: tuple[float, ...]
@@ -55,6 +59,12 @@ class RankLimits:
     time_ends: tuple[float, float] | None = field(default=None, compare=False)
     energy_ends: tuple[float, float] | None = field(default=None, compare=False)
     power_ends: tuple[float, float] | None = field(default=None, compare=False)
+    checks: tuple[LimitCheck, ...] = field(default=(), compare=False)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the site's power limits are kept."""
+        return all(check.met for check in self.checks)
 
     @property
     def power_together_w(self) -> float:

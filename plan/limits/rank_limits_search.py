@@ -18,12 +18,14 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.limits import group_limit_share
 from joulecast.plan.exact.exact_front import exact_front
+from joulecast.plan.exact.site_limits import left_out, nothing_kept, site_limits
 from joulecast.plan.fronts.forecast_front import problem_from_plan, ways_of
 from joulecast.plan.knobs.front_space import FrontSpace
 from joulecast.plan.knobs.overlap_space import Knobs
 from joulecast.plan.limits.power_limits import JobPoint, board_steps_w, check_limits, ends_of
 from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits, undominated
 from joulecast.simulator.events.guards import reported_with
+from joulecast.simulator.fluid.power_over_time import power_of_iterations
 from joulecast.simulator.fluid.prepared import Prepared, prepare
 from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.instructions.clock_columns import is_locked
@@ -31,6 +33,7 @@ from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.power import limit_assumptions
 
 #: Most combinations of limits that are all simulated, and plans simulated for a way of overlap where there are more.
 ALL, MOST = 640, 256
@@ -116,6 +119,7 @@ class _Search:
         self.plan, self.description, self.grid = plan, description, grid
         self.gpu: GpuModel = gpu_model(description)
         self.gpus = plan.tp * plan.replicas
+        self.site = site_limits(plan, description)
         self.budget_w = np.inf if budget_w is None else budget_w
         self.ways: dict[Knobs, Plan] = {(): plan} if space is None else dict(ways_of(plan, self.gpu, space))
         self.tables: dict[tuple[Knobs, float], Prepared] = {}
@@ -130,6 +134,7 @@ class _Search:
             else:
                 self._search(knobs)
         allowed = [point for point in self.found.values() if self._together_w(point.power_limit_w) <= self.budget_w]
+        allowed, said = _within_site(allowed)
         points = tuple(self._in_full(point) for point in undominated(allowed))
         kept = "" if np.isinf(self.budget_w) else " within the budget"
         how = f"all {every} combinations of limits{kept}" if every <= ALL else "limits are searched, not proven"
@@ -142,6 +147,8 @@ class _Search:
             (
                 f"{how}; each plan shown is simulated under its boards' governors",
                 "tensor-parallel ranks and replicas share the limit of their stage",
+                *limit_assumptions(self.description, self.grid),
+                *said,
             ),
         )
 
@@ -177,7 +184,7 @@ class _Search:
         """Simulate neighbours of the front until none is better, or so many plans are simulated."""
         tried: set[Places] = set()
         while True:
-            own = {p: at for (k, at), p in self.found.items() if k == knobs and self._fits(at)}
+            own = {p: at for (k, at), p in self.found.items() if k == knobs and self._fits(at) and p.kept}
             fresh = [at for p in undominated(list(own), WORTH) if (at := own[p]) not in tried]
             if not fresh:
                 return
@@ -230,7 +237,9 @@ class _Search:
                 steady = simulate(self._prepared(knobs, limits))
             time, energy = steady.step_time_s, steady.energy_j()
             power = tuple((energy / time).tolist())
-            self.found[knobs, at] = RankLimits(limits, time, float(self.gpus * energy.sum()), power, (), knobs)
+            checks = () if self.site is None else self.site.checks(power_of_iterations(steady), float(np.mean(power)))
+            total = float(self.gpus * energy.sum())
+            self.found[knobs, at] = RankLimits(limits, time, total, power, (), knobs, checks=checks)
 
     def _prepared(self, knobs: Knobs, limits_w: tuple[float, ...]) -> Prepared:
         """A plan's tables: those of a rank are the same whatever the limits of the others."""
@@ -266,3 +275,11 @@ class _Search:
             clock_mhz=clock,
             **ends_of(iteration),
         )
+
+
+def _within_site(points: list[RankLimits]) -> tuple[list[RankLimits], tuple[str, ...]]:
+    """Plans that keep the power limits of their site, and what is said of those that would be shown without these."""
+    kept = [point for point in points if point.kept]
+    if not kept:
+        raise nothing_kept([point.checks for point in points], "Give lower limits")
+    return kept, left_out([point.checks for point in undominated(points)])

@@ -282,9 +282,9 @@ def nothing_feasible(nearest: Mapping[str, float], space: Space, what: str, *, k
     """
     (key, value), *others = nearest.items()
     asked = float(getattr(space.constraints, key))
-    near = ", ".join([f"{value:g}", *(f"{name} {other:g}" for name, other in others)])
-    found = f"the nearest feasible value, all others kept, is {near}"
+    found = f"the nearest feasible value, all others kept, is {value:g}"
     if others:
+        near = ", ".join(f"{name} {bound:g}" for name, bound in nearest.items())
         found = f"no single constraint suffices to be loosened; the plan nearest to all of them has {near}"
     return space.source.error(
         f"no {what} keeps to the constraints; the tightest is {key} = {asked:g}: {found}",

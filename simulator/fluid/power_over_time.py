@@ -87,16 +87,41 @@ def _power_at_fixed_clocks(
     """
     ends = result.iteration_end_s.max(axis=1)
     begin, finish = float(ends[first - 1]) if first else 0.0, float(ends[-1])
-    steps = min(max(round((finish - begin) / STEP_S), LEAST_STEPS), MOST_STEPS)
-    edges = np.linspace(begin, finish, steps + 1)
-    power = np.zeros((steps, len(energy_j)))
-    for rank, (energy, duration, wait) in enumerate(zip(energy_j, duration_s, wait_power_w, strict=True)):
-        start, end = result.start_s[rank].ravel(), result.end_s[rank].ravel()
-        spent = (np.tile(energy - duration * wait, len(result.start_s[rank]))).cumsum()
+    instants = [(start.ravel(), end.ravel()) for start, end in zip(result.start_s, result.end_s, strict=True)]
+    beyond = [
+        np.tile(energy - duration * wait, len(start))
+        for energy, duration, wait, start in zip(energy_j, duration_s, wait_power_w, result.start_s, strict=True)
+    ]
+    return power_of_instructions(begin, finish, instants, beyond, wait_power_w)
+
+
+def power_of_instructions(
+    begin_s: float,
+    finish_s: float,
+    instants_s: Sequence[tuple[Float, Float]],
+    beyond_j: Sequence[Float],
+    wait_power_w: Sequence[float],
+) -> PowerOverTime:
+    """Power from one instant to another, where each instruction draws the same from its start to its end.
+
+    Parameters
+    ----------
+    instants_s
+        Per rank the starts and the ends of its instructions in their order, shapes ``(instructions,)`` [s].
+    beyond_j
+        Per rank the energy of each of them beyond that of waiting as long, shape ``(instructions,)`` [J].
+    wait_power_w
+        Per rank, while it waits [W].
+    """
+    steps = min(max(round((finish_s - begin_s) / STEP_S), LEAST_STEPS), MOST_STEPS)
+    edges = np.linspace(begin_s, finish_s, steps + 1)
+    power = np.zeros((steps, len(beyond_j)))
+    for rank, ((start, end), beyond, wait) in enumerate(zip(instants_s, beyond_j, wait_power_w, strict=True)):
+        spent = beyond.cumsum()
         instants = np.stack([start, end], axis=1).ravel()
-        above = np.stack([np.append(0.0, spent[:-1]), spent], axis=1).ravel()  # energy beyond that of waiting
+        above = np.stack([np.append(0.0, spent[:-1]), spent], axis=1).ravel()
         power[:, rank] = np.diff(np.interp(edges, instants, above)) / np.diff(edges) + wait
-    return PowerOverTime((finish - begin) / steps, power)
+    return PowerOverTime((finish_s - begin_s) / steps, power)
 
 
 def groups_of_stages(stages: int, gpus_per_stage: int, group: int) -> Int:

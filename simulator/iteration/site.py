@@ -190,7 +190,7 @@ def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:
     ]
     cost = cost_of(energy.facility, iteration.time_s, plan.cluster.gpus, model.prices)
     money, carbon = _cost_half_widths(cost, model, (below.facility, above.facility), of_time)
-    spread = with_ends(power_spread(iteration.power_over_time, plan, model, node, power), *of_peaks)
+    spread = with_ends(power_spread(iteration.power_over_time, plan, model, node, switches), *of_peaks)
     return SiteForecast(
         node=model.node.name,
         network=model.network.name,

@@ -13,7 +13,7 @@ from joulecast.model.cluster.node_power import NodePower
 from joulecast.simulator.fluid.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
 from joulecast.simulator.iteration.site_model import Levels, SiteModel
 from joulecast.simulator.plan_file.plan import Plan
-from joulecast.simulator.plan_file.site import Site
+from joulecast.simulator.plan_file.site import LIMITS, Site, stated_limits
 
 Array = NDArray[np.float64]
 
@@ -40,9 +40,9 @@ class LimitCheck:
 
 
 def power_spread(
-    over_time: PowerOverTime, plan: Plan, model: SiteModel, node: NodePower, power: Levels
+    over_time: PowerOverTime, plan: Plan, model: SiteModel, node: NodePower, switches_w: float
 ) -> dict[str, Spread]:
-    """Power over time of the most demanding GPU, node and rack, and of the job."""
+    """Power over time of the most demanding GPU, node and rack, and of the job, whose switches draw ``switches_w``."""
     per_stage, rest = plan.tp * plan.replicas, node.dc_w - node.gpu_w
     size = min(model.gpus_per_node, plan.cluster.gpus_per_node)
     whole = model.gpus_per_node / size  # a node that the job shares is one whose other GPUs do the same
@@ -58,7 +58,7 @@ def power_spread(
     if plan.site.nodes_per_rack is not None:
         found["rack"] = spread_of(outlet(size * plan.site.nodes_per_rack))
     job = outlet(plan.cluster.gpus) / whole
-    found["job"] = spread_of(model.pue * (job + power.network))
+    found["job"] = spread_of(model.pue * (job + switches_w))
     return found
 
 
@@ -75,12 +75,28 @@ def with_ends(spread: dict[str, Spread], low: Levels, high: Levels) -> dict[str,
     }
 
 
+def checks_of_power(
+    over_time: PowerOverTime, plan: Plan, model: SiteModel, gpu_power_w: float
+) -> tuple[LimitCheck, ...]:
+    """The site's limits beside the peaks of a power over time, without the rest of a forecast.
+
+    Cards of the network are taken to work all the time where there is one.
+
+    Parameters
+    ----------
+    gpu_power_w
+        Mean power of a GPU [W].
+    """
+    gpus = plan.cluster.gpus
+    node = model.node_power(gpu_power_w, 1.0 if gpus > model.gpus_per_node else 0.0)
+    return limit_checks(plan.site, power_spread(over_time, plan, model, node, model.switches_w(gpus)))
+
+
 def limit_checks(site: Site, spread: Mapping[str, Spread]) -> tuple[LimitCheck, ...]:
     """The site's limits beside the peaks."""
-    of = {"node_power_limit_w": "node", "rack_power_limit_w": "rack", "power_limit_w": "job"}
-    limits = {key: limit for key in of if (limit := getattr(site, key)) is not None}
-    peaks = {key: spread[of[key]] for key in limits}
+    of = dict(zip(LIMITS, ("node", "rack", "job"), strict=True))
+    peaks = {key: spread[of[key]] for key in stated_limits(site)}
     return tuple(
-        LimitCheck(f"site.{key}", limits[key], peak.peak_w, peak.peak_w_p05, peak.peak_w_p95)
+        LimitCheck(f"site.{key}", getattr(site, key), peak.peak_w, peak.peak_w_p05, peak.peak_w_p95)
         for key, peak in peaks.items()
     )

@@ -13,11 +13,12 @@ from joulecast.simulator.plan_file.layer_assumptions import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
 from joulecast.simulator.plan_file.muon import muon_assumptions
 from joulecast.simulator.plan_file.narrow import narrow_assumptions
-from joulecast.simulator.plan_file.network import network_assumptions
+from joulecast.simulator.plan_file.network import network_assumptions, node_assumptions
 from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
 from joulecast.simulator.plan_file.pairs import pair_assumptions
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.simulator.plan_file.prediction import prediction_assumptions
 from joulecast.simulator.plan_file.stored import stored_assumptions
 
@@ -26,6 +27,8 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
     """What is taken for granted of a plan on a GPU, one sentence each."""
     return (
         *foreign_generation(plan.implementation.generation, description),
+        *limit_assumptions(description, [plan.power.limit_w(stage) for stage in range(plan.pp)]),
+        *node_assumptions(plan, description),
         *network_assumptions(plan, description),
         *overlap_assumptions(plan),
         *attention_assumptions(plan, description),

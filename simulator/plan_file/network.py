@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from joulecast.errors import UnknownNameError
 from joulecast.model.cluster.links import PLAIN_NETWORK, LinkChoices, cluster_links, usual_node
-from joulecast.model.hardware.catalogue import load_network, load_node
+from joulecast.model.hardware.catalogue import is_path, load_gpu, load_network, load_node, node_names
 from joulecast.simulator.plan_file.names import place, resolve_path
 from joulecast.simulator.plan_file.placement import tensor_fabric
 
 if TYPE_CHECKING:
     from joulecast.model.cluster.fabric import ClusterLinks
-    from joulecast.model.hardware.description import GpuDescription
+    from joulecast.model.hardware.description import Facts, GpuDescription
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.schema import PlanFile
     from joulecast.simulator.plan_file.source import Source
@@ -52,6 +52,8 @@ def read_links(parsed: PlanFile, gpu: GpuDescription, node: str | None, source: 
         joined = load_network(network or (PLAIN_NETWORK if facts is None else facts.text("network")))
     except UnknownNameError as error:
         raise place(error, source, key) from None
+    if facts is not None and node is not None and _holds_others(facts, gpu) and not is_path(parsed.cluster.gpu):
+        _refuse_other_boards(facts, gpu, source)
     if table.nvls and not (facts and facts.get("supports_in_network_reduction", 0.0)):
         what = f"the links within {name}" if name else f"nodes of {gpu.name}"
         raise source.error(f"{what} cannot reduce in switches", "network.nvls", remedy="Set it to false.")
@@ -62,6 +64,35 @@ def read_links(parsed: PlanFile, gpu: GpuDescription, node: str | None, source: 
             remedy="Set it to false, or network.name to an InfiniBand network.",
         )
     return cluster_links(gpu, name, parsed.cluster.gpus, choices)
+
+
+def _holds_others(node: Facts, gpu: GpuDescription) -> bool:
+    """Whether a node type of the catalogue holds other GPUs than these; a user's own type holds what they say."""
+    if node.name not in node_names() or usual_node(gpu) == node.name or "gpu" not in node.parameters:
+        return False
+    return load_gpu(node.text("gpu")).text("product") != gpu.text("product")
+
+
+def _refuse_other_boards(node: Facts, gpu: GpuDescription, source: Source) -> None:
+    """Refuse a node type whose board takes no GPU of this kind: its architecture or its form is another."""
+    holds = load_gpu(node.text("gpu"))
+    if all(holds.text(key) == gpu.text(key) for key in ("architecture", "form_factor")):
+        return
+    usual = usual_node(gpu)
+    remedy = "Leave it out" if usual is None else f"Leave it out for {usual}"
+    raise source.error(
+        f"node type {node.name} holds {holds.name}, not {gpu.name}",
+        "cluster.node",
+        remedy=f"{remedy}, or give the path of a node type of your own.",
+    )
+
+
+def node_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
+    """What is taken for granted of a node type that the catalogue has with other GPUs."""
+    node = None if plan.cluster.node is None else load_node(plan.cluster.node)
+    if node is None or is_path(str(plan.cluster.node)) or not _holds_others(node, gpu):
+        return ()
+    return (f"price, links and power of node type {node.name} are those with {node.text('gpu')}, not {gpu.name}",)
 
 
 def network_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:

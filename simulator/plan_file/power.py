@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from joulecast.errors import InputError
@@ -37,6 +38,25 @@ def check_power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
                 "power.power_limit_w",
                 remedy=f"Use {low:g} to {high:g} W.",
             )
+
+
+#: Origins of a number, as parts of a sentence.
+WORDS = {"estimate": "an estimate"}
+#: Origins of a number that was found in measurements.
+FOUND = ("measured", "fitted")
+
+
+def limit_assumptions(gpu: GpuDescription, limits_w: Iterable[float | None]) -> tuple[str, ...]:
+    """What power limits below the default take for granted of a card whose voltage at lower clocks nobody measured."""
+    default, floor = gpu.number("power_limit_w"), gpu.voltage.parameters["floor_ratio"]
+    lower = [limit for limit in limits_w if limit is not None and limit < default]
+    if not lower or floor.status in FOUND:
+        return ()
+    return (
+        f"what limits below {gpu.name}'s default of {default:g} W save is no measured fact: how far its voltage falls "
+        f"with its clock, to {floor.number:g} of the highest, is {WORDS.get(floor.status, floor.status)} "
+        f"({floor.source.removeprefix('estimate: ')})",
+    )
 
 
 def _clocks(power: Power, gpu: GpuDescription, source: Source) -> None:

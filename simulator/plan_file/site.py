@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NODE_CURRENCY = "USD"
 #: Every plan's site unless it says otherwise.
 DEFAULT_SITE = "default"
+#: Keys of power limits, from the inside out.
+LIMITS = ("node_power_limit_w", "rack_power_limit_w", "power_limit_w")
 RENT = "site.gpu_price_per_hour"
 
 
@@ -64,6 +66,11 @@ class Site:
     nodes_per_rack: int | None = None
     rack_power_limit_w: float | None = None
     power_limit_w: float | None = None
+
+
+def stated_limits(site: Site) -> tuple[str, ...]:
+    """Keys of the power limits that a site states."""
+    return tuple(key for key in LIMITS if getattr(site, key) is not None)
 
 
 def goodput_of(plan: Plan) -> float:

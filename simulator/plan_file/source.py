@@ -253,12 +253,19 @@ def _place(detail: ErrorDetails) -> list[str]:
     return [str(part) for part in detail["loc"] if not _is_branch(str(part))]
 
 
+#: What other tools add to the name of what they count, which here stands in the plural.
+_COUNT = re.compile(r"^(num|n|number_of)_|_(count|number)$")
+
+
 def right_name(location: Sequence[str], tables: Mapping[str, type[BaseModel]], extra_names: Sequence[str] = ()) -> str:
     """Nearest right key of the table, else the table in which this key belongs, else all keys."""
     name, table = location[-1], ".".join(location[:-1])
     known = list(tables[table].model_fields) if table in tables else [t for t in tables if "." not in t]
     if table not in tables:
         known += list(extra_names)
+    counted = _COUNT.sub("", name)
+    if counted != name and (several := f"{counted.removesuffix('s')}s") in known:
+        return f"Did you mean {several!r}?"
     homes = [f"[{t}]" for t, model in tables.items() if name in model.model_fields]
     return did_you_mean(name, known, 2, otherwise=f"It belongs in {' or '.join(homes)}." if homes else None)
 

@@ -123,6 +123,15 @@ def short(text: str, most: int = 500) -> str:
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
+def counted(count: int, thing: str) -> str:
+    """So many of a thing.
+
+    >>> counted(1, "plan"), counted(2, "plan")
+    ('1 plan', '2 plans')
+    """
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3, alike: float = 0.5) -> list[str]:
     """Known names closest in spelling to ``name``, best first; at least this alike (difflib's ratio).
 

@@ -312,3 +312,15 @@ def test_every_power_limit_is_printed_with_where_it_is_best(capsys, examples):
     assert slower == pytest.approx(100.0 * (float(lines[4].split()[1]) / float(fastest[1]) - 1.0), abs=0.1)
     assert saved == pytest.approx(100.0 * (1.0 - float(lines[4].split()[2]) / float(fastest[2])), abs=0.1)
     assert lines[-1].startswith("Best at η = 0.5: 700 W, 1.0")
+
+
+def test_a_limit_that_stands_twice_is_one(capsys, examples):
+    status, out, _ = run(capsys, examples / "llama-3.1-8b-4xh200.toml", "--power-limits", "400,400,600", "--csv")
+    assert status == 0
+    assert [line.split(",")[1] for line in out.splitlines()[1:]] == ["400.0", "600.0"]
+
+
+def test_one_plan_is_no_plans(capsys, examples):
+    locked = ("--set", "power.clock_mhz=1200", "--set", "overlap.comm_ctas=16")
+    status, out, _ = run(capsys, examples / "llama-3.1-8b-4xh200.toml", *locked)
+    assert status == 0 and out.startswith("1 plan of ")

@@ -373,3 +373,12 @@ def test_what_people_call_a_gpu_leads_to_its_name(name, found):
 def test_a_description_of_the_catalogue_is_made_once() -> None:
     first = {name: load_gpu(name) for name in gpu_names()}
     assert all(load_gpu(name) is one for name, one in first.items())
+
+
+def test_a_file_that_is_no_toml_is_not_called_an_unknown_gpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "card.json").write_text("{}")
+    with pytest.raises(InputError, match=r"card\.json: a description of a GPU ends in \.toml"):
+        load_gpu("card.json")
+    (tmp_path / "a40").write_text("")
+    assert load_gpu("a40").name == "a40"

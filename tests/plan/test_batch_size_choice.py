@@ -3,6 +3,7 @@
 import json
 import math
 
+import command
 import numpy as np
 import pytest
 from batch_size_replay import (
@@ -15,7 +16,6 @@ from batch_size_replay import (
     best_arms,
     replay,
 )
-from command import status_of
 
 from joulecast.errors import InputError
 from joulecast.plan.limits.batch_size import BatchSizeSampler, Belief, make_sampler
@@ -31,6 +31,7 @@ from joulecast.plan.limits.power_limits import (
     zeus_power_limits,
 )
 from joulecast.plan.limits.power_limits_read import mean_epochs, read_epochs, read_job_points
+from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import load_plan
 
 POINTS = (
@@ -296,7 +297,7 @@ def test_replay_on_the_traces_of_zeus(data):
 
 
 def run(*arguments):
-    return status_of("front", *arguments)
+    return command.status_of("front", *arguments)
 
 
 @pytest.fixture
@@ -366,3 +367,25 @@ def test_what_the_command_line_cannot_do(measured, examples, tmp_path, capsys, a
     }
     assert run(*(known.get(a, a) for a in arguments)) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gpu", "limits", "says"),
+    [
+        ("b200", "400,1000", "below b200's default of 1000 W save is no measured fact"),
+        ("gb200", "600,1200", "is an estimate (products on B200"),
+        ("b200", "1000", None),
+        ("a100-sxm-80gb", "300,400", None),
+    ],
+)
+def test_limits_below_what_was_measured_are_told_apart(examples, tmp_path, capsys, gpu, limits, says):
+    plan, page = examples / "llama-3.1-8b-4xh200.toml", tmp_path / "limits.html"
+    asked = (plan, "--set", f"cluster.gpu={gpu}", "--power-limits", limits)
+    status, out, _ = command.run(capsys, "front", *asked, "--report", page)
+    assert status == 0
+    assert ("no measured fact" in out) == (says is not None)
+    assert ("no measured fact" in page.read_text(encoding="utf-8")) == (says is not None)
+    assert says is None or says in " ".join(out.split())
+    lowest = float(limits.split(",")[0])
+    assumed = forecast(load_plan(plan, [f"cluster.gpu={gpu}", f"power.power_limit_w={lowest}"])).assumptions
+    assert any("no measured fact" in note for note in assumed) == (says is not None)

@@ -182,3 +182,10 @@ def test_the_command_line_has_the_front_with_a_slow_rank(front, profile, capsys)
 def test_the_command_line_names_a_rank_that_cannot_be_slow(profile, capsys):
     assert run([*profile, "--slow-rank", "7=1.2"]) == 2
     assert "no rank 7" in capsys.readouterr().err
+
+
+def test_a_clock_above_all_clocks_slows_nothing_and_is_refused(front):
+    highest = max(CLOCKS)
+    assert slowed_problem(front.problem, SlowRank(1, max_clock_mhz=highest)).dag is front.problem.dag
+    with pytest.raises(InputError, match=f"rank 1 has no clock above 5000 MHz. Its highest is {highest} MHz"):
+        slowed_problem(front.problem, SlowRank(1, max_clock_mhz=5000.0))

@@ -137,7 +137,7 @@ def test_the_tightest_of_impossible_constraints_is_named(tables, small):
     assert fastest <= float(error.value.message.rpartition(" ")[2]) < 1.0002 * fastest
     with pytest.raises(InputError, match=r"tightest is max_gpus = 4: the nearest feasible value.* is 8"):
         jc.sweep(tables(**SPLITS, constraints__max_gpus=4, constraints__max_time_s=100.0))
-    both = r"no single constraint suffices to be loosened; .* has 8, max_time_s 0\.\d+\. Loosen these"
+    both = r"no single constraint suffices to be loosened; .* has max_gpus 8, max_time_s 0\.\d+\. Loosen these"
     with pytest.raises(InputError, match=both):
         jc.sweep(tables(**SPLITS, constraints__max_gpus=4, constraints__max_time_s=0.9 * fastest))
 

@@ -99,7 +99,13 @@ def test_the_schedulers_program_reads_a_front(tmp_path: Path) -> None:
     assert set(plain) <= set(told) and {kind for order in plain["instructions"] for kind in order} <= set(
         re.findall(r"`(\w+)`", told["instructions"])
     )
-    for deadline, point in ((9.0, min(plain["points"], key=lambda p: p["energy_j"])), (1e-3, plain["points"][0])):
+    least, fastest = min(plain["points"], key=lambda p: p["energy_j"]), plain["points"][0]
+    middle = fastest["time_s"]
+    for deadline, point, says in (
+        (9.0, least, ""),
+        (middle, fastest, "the fastest may end later"),
+        (1e-3, fastest, "no plan surely ends within 0.001 s; the fastest is forecast to end later"),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", program, "front.json", str(deadline)],
             cwd=tmp_path,
@@ -108,6 +114,7 @@ def test_the_schedulers_program_reads_a_front(tmp_path: Path) -> None:
             check=True,
         )
         first, *rest = done.stdout.splitlines()
+        assert says in done.stderr and bool(says) == bool(done.stderr)
         assert first.startswith(f"{point['time_s']:.3f} s, {point['energy_j']:.0f} J, ")
         clocks = [round(clock) for stage in point["plan"] for clock in stage]
         assert [int(line.split()[-2]) for line in rest] == clocks

@@ -469,3 +469,10 @@ def all_of(space):
     """Values of every combination of a space."""
     found = combinations(space, Plans(space))
     return [found.of(number) for number in range(len(found))]
+
+
+@pytest.mark.parametrize("name", ["gpu_count", "num_gpus", "n_gpu"])
+def test_a_count_is_named_in_the_plural(name):
+    with pytest.raises(InputError) as caught:
+        plan_from_dict({"cluster": {"gpu": "h200-sxm", name: 4}})
+    assert caught.value.remedy == "Did you mean 'gpus'?"

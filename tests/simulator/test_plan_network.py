@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -14,8 +15,10 @@ from joulecast.model.power.limits import group_lag
 from joulecast.simulator.fluid.prepared import lag_of, prepare
 from joulecast.simulator.fluid.steady_state import fluid_program
 from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.assumptions import plan_assumptions
+from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.placement import data_fabric, stage_fabric, tensor_fabric
-from joulecast.simulator.plan_file.plan import plan_from_dict
+from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 from joulecast.simulator.schedules import build_schedule
 
 
@@ -244,3 +247,27 @@ def test_ranks_that_share_a_sequence_or_experts_keep_step(split, together):
     lag = lag_of(plan(gpus=16, **tables), np.array([1400.0]), gpu)[0]
     alone = slowest_of(16) * gpu["governor.card_clock_spread"]
     assert lag - alone == pytest.approx(min(slowest_of(together), np.sqrt(2.0)) * gpu["governor.wander"])
+
+
+def test_a_node_type_of_other_gpus_is_refused_or_told(examples, tmp_path):
+    plan = examples / "llama-3.1-8b-4xh200.toml"
+    with pytest.raises(InputError, match="node type hgx-b200 holds b200, not h200-sxm") as caught:
+        load_plan(plan, ["cluster.node=hgx-b200"])
+    assert caught.value.key == "cluster.node"
+    assert caught.value.remedy == "Leave it out for hgx-h200, or give the path of a node type of your own."
+
+    def told(*settings):
+        loaded = load_plan(plan, settings)
+        return [note for note in plan_assumptions(loaded, gpu_of(loaded)) if "node type" in note]
+
+    note = "price, links and power of node type hgx-h100 are those with h100-sxm, not h200-sxm"
+    assert told("cluster.node=hgx-h100") == [note]
+    assert told() == told("cluster.node=hgx-h200") == told("cluster.gpu=h200-sxm-rows", "cluster.node=hgx-h200") == []
+    assert told("cluster.gpu=a100-sxm-40gb", "cluster.node=dgx-a100") == []
+    shipped = ROOT / "model" / "catalogue_data"
+    own_gpu, own_node = tmp_path / "gpu.toml", tmp_path / "node.toml"
+    own_gpu.write_text((shipped / "gpus" / "h100-nvl.toml").read_text().replace('name = "h100-nvl"', 'name = "own"'))
+    own_node.write_text((shipped / "nodes" / "hgx-b200.toml").read_text().replace('"hgx-b200"', '"mine"'))
+    assert told(f"cluster.node={own_node}") == []
+    assert told(f"cluster.gpu={own_gpu}", f"cluster.node={own_node}") == []
+    assert len(told(f"cluster.gpu={own_gpu}", "cluster.node=hgx-h100")) == 1

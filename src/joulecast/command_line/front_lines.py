@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from joulecast.command_line import output
+from joulecast.errors import counted
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.front import Front, FrontPoint
@@ -42,15 +43,15 @@ def print_table(made: Front) -> None:
     points = made.points
     mean = sum(p.gap for p in points) / len(points)
     print(
-        f"{len(points)} plans of {made.problem.dag.instructions} instructions, "
+        f"{counted(len(points), 'plan')} of {made.problem.dag.instructions} instructions, "
         f"{100.0 * mean:.2g} % above the lower bound on average, {100.0 * max(p.gap for p in points):.2g} % at most"
     )
     if made.intervals:
         print(f"5-95 % of a plan on any card: {', '.join(_levels(made))}; of ratios to the fastest plan see below")
     print()
     output.print_table([_line(made, i) for i in _some(len(points))])
-    if made.problem.notes:
-        output.print_assumed(made.problem.notes)
+    if made.notes:
+        output.print_assumed(made.notes)
 
 
 def print_slow_ones(extra: Mapping[str, Any]) -> None:
@@ -79,7 +80,8 @@ def print_slow_ones(extra: Mapping[str, Any]) -> None:
 def print_rank_limits(front: RankLimitFront, choice: Mapping[str, Any] | None) -> None:
     """Print some of the plans with their limits, and the chosen one."""
     fastest = front.points[0]
-    print(f"{len(front.points)} plans, {front.simulated} simulated; limits of one GPU of each pipeline stage\n")
+    plans = counted(len(front.points), "plan")
+    print(f"{plans}, {front.simulated} simulated; limits of one GPU of each pipeline stage\n")
     lines = []
     for point in (front.points[i] for i in _some(len(front.points))):
         limits, powers = (" ".join(f"{w:.0f}" for w in each) for each in (point.power_limit_w, point.power_w))
@@ -126,6 +128,10 @@ def print_power_limits(points: Sequence[JobPoint], report: Mapping[str, Any]) ->
     output.print_table(lines)
     for size in report["never_reach_the_target"]:
         print(f"left out: batch size {size} (does not always reach the target)")
+    for said in report["site_limits"]:
+        print(said)
+    if report["notes"]:
+        output.print_assumed(report["notes"])
     if "choice" in report:
         choice = report["choice"]
         size = f" and batches of {choice['batch_size']}" if several else ""

@@ -53,6 +53,7 @@ def power_limit_report(asked: FrontAsked) -> tuple[tuple[JobPoint, ...], dict[st
     epochs = None if asked.epochs is None else mean_epochs(read_epochs(asked.epochs))
     is_forecast = asked.plan is not None
     job, gpus, points = _forecast(asked, epochs) if is_forecast else _measured(asked)
+    points, above = _within_site(points)
     left_out: tuple[int, ...] = ()
     if epochs is not None:
         points, left_out = pl.to_target(points, epochs)
@@ -72,11 +73,32 @@ def power_limit_report(asked: FrontAsked) -> tuple[tuple[JobPoint, ...], dict[st
             for c in pl.choices_by_weight(points, power)
         ],
         "never_reach_the_target": list(left_out),
+        "site_limits": list(above),
+        "notes": list(_notes(asked, points)) if is_forecast else [],
     }
     if asked.eta is not None:
         chosen = pl.choose(points, asked.eta, power)
         report["choice"] = {"eta": asked.eta, "cost_j": chosen.cost_j(asked.eta, power), **chosen.to_dict()}
     return points, report
+
+
+def _notes(asked: FrontAsked, points: Sequence[JobPoint]) -> tuple[str, ...]:
+    """What forecasts at these limits take for granted beyond what they do at the default one."""
+    from joulecast.simulator.plan_file.gpu import gpu_of
+    from joulecast.simulator.plan_file.power import limit_assumptions
+
+    return limit_assumptions(gpu_of(asked.loaded_plan()), [point.power_limit_w for point in points])
+
+
+def _within_site(points: Sequence[JobPoint]) -> tuple[tuple[JobPoint, ...], tuple[str, ...]]:
+    """Points that keep the power limits of their site, and what is said of the others."""
+    from joulecast.plan.exact.site_limits import left_out, nothing_kept
+
+    checks = [point.checks for point in points]
+    kept = tuple(point for point in points if point.kept)
+    if points and not kept:
+        raise nothing_kept(checks, "Add lower ones to --power-limits")
+    return kept, left_out(checks, "power limit")
 
 
 def _forecast(asked: FrontAsked, epochs: Mapping[int, float] | None) -> tuple[str, int, tuple[JobPoint, ...]]:
@@ -123,9 +145,9 @@ def _measured(asked: FrontAsked) -> tuple[str, int, tuple[JobPoint, ...]]:
 
 
 def watts(text: str) -> list[float]:
-    """Watts that are separated by commas."""
+    """Watts that are separated by commas, each once."""
     try:
-        return [float(part) for part in text.split(",")]
+        return list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         raise InputError(
             f"{text!r} is no list of watts", key="--power-limits", remedy="With a plan, write it as 700,600,500."

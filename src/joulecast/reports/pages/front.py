@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from joulecast.errors import counted
 from joulecast.reports.charts.timeline import timeline_chart
 from joulecast.reports.numbers import between, percent, unit_for
 from joulecast.reports.page import Figure, Page, Section
@@ -41,14 +42,14 @@ def front_page(
     series = of_front(front, iteration, time_limit_s)
     limits = () if iteration is None else limits_w(iteration)
     sections = [front_section(front, iteration, time_limit_s), _timelines(front, series.chosen, limits)]
-    notes = [*front.problem.notes, *(() if iteration is None else iteration.assumptions)]
+    notes = [*front.notes, *(() if iteration is None else iteration.assumptions)]
     if notes:
         sections.append(assumptions(notes))
     if iteration is not None:
         sections.append(plan_section(iteration.plan))
         if iteration.description is not None:
             sections.append(provenance(iteration.description))
-    kicker = f"{about}: {len(front.points)} plans of {front.problem.dag.instructions} instructions"
+    kicker = f"{about}: {counted(len(front.points), 'plan')} of {front.problem.dag.instructions} instructions"
     return Page(f"Front: {about}", kicker, answer(series), more(front, series), head(front, series), sections)
 
 

@@ -52,9 +52,12 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
         Section("Time and energy under power limits", about, (chart,), everything),
         Section("The best limit at every weight", table(weights)),
     ]
-    if found["never_reach_the_target"]:
-        sizes_out = (f"batch size {size} does not always reach the target" for size in found["never_reach_the_target"])
-        sections.append(Section("Left out", bullets(sizes_out)))
+    said = [f"batch size {size} does not always reach the target" for size in found["never_reach_the_target"]]
+    said += found["site_limits"]
+    if said:
+        sections.append(Section("Left out", bullets(said)))
+    if found["notes"]:
+        sections.append(assumptions(found["notes"]))
     kicker = f"{found['job']}: {len(points)} points of {found['of']}"
     more = f"The limit of least energy takes {_against(front[0], front[-1])} than the fastest."
     says = f"At a weight of {weight:g} of energy against time {_what(chosen, several)} is best"
