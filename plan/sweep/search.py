@@ -160,8 +160,6 @@ def run_sweep(
     combinations = forecaster_of(space).combinations
     header = {"space": space.fingerprint(), "files": dict(space.files), "plans": len(combinations)}
     partial = None if out is None else out.with_name(out.name + ".partial")
-    if resume and out is not None and partial is not None:
-        _refuse_ended(out, partial)
     with Workers(workers, dask) as pool, closing(Journal(partial, header, resume=resume)) as journal:
         if resume and note is not None:
             note(_continued(partial, journal))
@@ -176,19 +174,6 @@ def run_sweep(
             write_rows(result.rows, out, out.suffix[1:])
             journal.remove()
     return result
-
-
-def _refuse_ended(out: Path, partial: Path) -> None:
-    """Refuse to go on with a sweep that has ended: it would begin anew, over its own rows.
-
-    The rows do not say of which space they are, so that no answer is made of them.
-    """
-    if out.exists() and not (partial.exists() and partial.stat().st_size):
-        raise InputError(
-            f"there is nothing to resume: without {partial.name} beside it, this file is of a sweep that ended",
-            file=str(out),
-            remedy="Its rows are in it; leave out --resume to sweep anew and replace them.",
-        )
 
 
 def _continued(partial: Path | None, journal: Journal) -> str:
