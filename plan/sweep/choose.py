@@ -93,7 +93,9 @@ def probably_feasible(rows: Sequence[Row], simulated: Sequence[tuple[Row, Row]],
     before, after = zip(*simulated, strict=True)
     for limit, bound in stated_constraints(space.constraints):
         if limit.key not in _EXACT:
-            rise = (column(after, limit, space) / column(before, limit, space)).min()
+            was, is_now = column(before, limit, space), column(after, limit, space)
+            some = was > 0.0  # a free or carbon-free site's are none, and rise by nothing
+            rise = (is_now[some] / was[some]).min() if some.any() else 1.0
             keeps &= _keeps(limit, rise * column(rows, limit, space), bound, slack_of(rows))
     return list(compress(rows, keeps))
 

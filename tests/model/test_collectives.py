@@ -153,6 +153,20 @@ def test_other_networks_scale_the_description(h200):
     assert worse.link_s[0] == pytest.approx(2 * slow.link_s[0])
 
 
+def test_an_exchange_reaches_no_more_of_the_network_than_it_was_seen_to(h200):
+    """Steps that hide behind transfers let a ring have all of it; an exchange stays at 85 %."""
+    network = h200.with_values({"collective.network_share": 1.0})
+    far = {"gpus": 32, "domains": 4, "exit": 1e9}
+    gathered, exchanged = (work(network, kind, **far).link_s[0] * 1e9 for kind in ("all_gather", "all_to_all"))
+    assert gathered == pytest.approx(31 / 32 * SIZE)
+    assert exchanged == pytest.approx(8 * 24 / 32 * SIZE / 0.85)
+
+
+def test_the_networks_switches_reduce_nothing_within_a_domain(h200):
+    near = {"gpus": 8, "sharp": 1.0}
+    assert work(h200, "all_reduce", algorithm="auto", **near) == work(h200, "all_reduce", **near)
+
+
 def test_latencies_of_steps_show_in_small_messages_only(h200):
     far = {"gpus": 64, "domains": 8, "exit": 400e9}
     small, larger = work(h200, "all_gather", **far, size=np.array([1e3, 1e9])).link_s

@@ -89,6 +89,13 @@ def test_switches_above_the_leaves_cost_hops_and_may_be_thin():
     assert without.exit_bytes_per_s == pytest.approx(far.exit_bytes_per_s)  # a leaf then joins four nodes
 
 
+def test_each_level_of_a_fat_tree_joins_as_many_switches_as_one_has_ports_down():
+    """Leaves of 32 ports down join 256 GPUs over eight rails, a level above them 8,192, a second one 262,144."""
+    steps = [fabric_of(nodes, 8, links(gpus=8 * nodes)).step_latency_s for nodes in (32, 33, 1024, 1025)]
+    hops = [round((step - steps[0]) / (2 * 2.5e-7), 6) for step in steps]
+    assert hops == [0, 1, 1, 2]
+
+
 def test_the_slowest_of_ever_more_is_ever_slower():
     """Extremes of normal values: 0.56 of two, 1.42 of eight, 3.24 of a thousand; rounding hides none of the largest."""
     assert [slowest_of(n) for n in (1, 2, 8, 1000)] == pytest.approx([0, 0.564, 1.42, 3.24], abs=0.03)

@@ -25,7 +25,7 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.narrow import narrow_on
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.kernels.operators import Streaming
-from joulecast.model.memory.activations import layer_bytes, whole_layer_bytes
+from joulecast.model.memory.activations import layer_bytes, micro_batch_bytes, whole_layer_bytes
 from joulecast.model.memory.footprint import MemoryFootprint, check_fits, memory_footprint
 from joulecast.model.memory.pipeline_rank import PipelineRank, in_flight
 from joulecast.model.memory.states import StateShards
@@ -171,6 +171,16 @@ def test_an_eager_pipeline_holds_outputs_and_buffers_of_what_is_under_way() -> N
     assert held(3) == (pytest.approx(8 * logits / boundary), (8 - 1) + 1)
     assert held(1, "gpipe") == (8, 8)  # all inputs have come and count as activations
     assert held(1, framework="megatron") == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["granite-4.0-h-micro", "nemotron-h-8b"])
+def test_the_largest_of_a_hybrids_layers_stands_for_all(name: str) -> None:
+    model, run = load_model(name), Implementation(framework="megatron")
+    each = [micro_batch_bytes(kind, run, 1, 4096) for kind in model.kinds]
+    assert len({one.layer for one in each}) > 1
+    found = micro_batch_bytes(model, run, 1, 4096)
+    assert found.layer == max(one.layer for one in each)
+    assert found.layer_transient == max(one.layer_transient for one in each)
 
 
 def test_statistics_are_kept_for_every_norm_head_and_recomputation() -> None:

@@ -15,9 +15,11 @@ from joulecast.model.architecture.model_flops import image_flops
 from joulecast.model.architecture.vision import Images, Vision
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.layer_shard import shard
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Attention, Gemm
+from joulecast.model.memory.activations import layer_bytes
 from joulecast.model.memory.vision_kept import kept_bytes
 from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.training.vision_stack import TowerPass, images_backward, images_forward
@@ -151,6 +153,19 @@ def test_a_frozen_tower_has_no_backward_and_keeps_nothing() -> None:
     assert kept_bytes(model, trained, 1, 2048) == pytest.approx(27 * 4096 * per_token, rel=0.02)
 
 
+def test_what_projectors_and_patches_keep_worked_out() -> None:
+    """The scatter's mask, two products' inputs and that of the activation between; a tower's pixels and last norm."""
+    llava, sees = load_model("llava-1.5-7b"), {"projector": True}
+    mask, rows = 2 * 1024 * 4096, 2 * 576
+    projected = kept_bytes(llava, run_of(images_of("llava-1.5-7b", **sees)), 2, 1024)
+    assert projected == mask + rows * 2 * (1024 + 2 * 4096)
+    gemma, own = load_model("gemma-3-4b"), images_of("gemma-3-4b", tower=True)
+    tower = shard(vision_of("gemma-3-4b").tower, run_of(own), 1, 4096)
+    # 14 x 14 pixels of three colours a patch, the inputs of the tower's norm and of the projector's, and its rows.
+    beside = 2048 * 2560 + 256 * 2 * 1152 + 4096 * 2 * (588 + 1152 + 1152)
+    assert kept_bytes(gemma, run_of(own), 1, 2048) == pytest.approx(27 * layer_bytes(tower) + beside, rel=1e-9)
+
+
 def test_a_tower_that_trains_alone_takes_no_gradient_of_the_projector() -> None:
     run = run_of(images_of("llava-1.5-7b", tower=True))
     backward = names(images_backward(load_model("llava-1.5-7b"), run, 1, 1024))
@@ -202,7 +217,6 @@ def test_operations_of_images_worked_out() -> None:
 
 def test_an_image_is_seen_in_full_both_ways() -> None:
     model = load_model("gemma-3-4b")
-    from joulecast.model.framework.layer_shard import shard
     from joulecast.model.transformer import masked_attention
 
     seen = shard(model.kinds[-1], run_of(images_of("gemma-3-4b")), 1, 512)

@@ -100,6 +100,16 @@ def test_peaks_are_taken_to_rise_above_means_as_in_what_was_simulated() -> None:
     assert choose.probably_feasible(rows, pairs, held) == rows[1:]
 
 
+def test_where_nothing_is_emitted_nothing_rises() -> None:
+    """Of two sites the one without carbon: its plans keep to any bound, the other's as they rose."""
+    held = space(max_carbon_kg=1.0)
+    free, other = row(1.0, carbon_kg=0.0), row(1.0, carbon_kg=0.5)
+    pairs = [(free, free), (other, row(1.0, carbon_kg=0.6))]
+    rows = [row(1.0, carbon_kg=kg) for kg in (0.0, 0.8, 0.9)]
+    assert choose.probably_feasible(rows, pairs, held) == rows[:2]
+    assert choose.probably_feasible(rows, pairs[:1], held) == rows
+
+
 def test_of_a_front_rows_are_taken_evenly_and_then_what_lies_behind() -> None:
     """Five rows of a front and one behind it: its ends and its middle first, the beaten one last."""
     values = np.array([[1.0, 9.0], [2.0, 7.0], [3.0, 5.0], [4.0, 3.0], [5.0, 1.0], [5.0, 9.0]])

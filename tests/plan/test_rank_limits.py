@@ -10,11 +10,12 @@ from row_files import csv_text
 
 import joulecast as jc
 from joulecast.errors import InputError
+from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.fronts.forecast_front import forecast_front
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.plan.limits import rank_limits_search as search
-from joulecast.plan.limits.power_limits import interval_ends
-from joulecast.plan.limits.rank_limits import RankLimits, undominated
+from joulecast.plan.limits.power_limits import JobPoint, board_steps_w, check_limits, interval_ends
+from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits, undominated
 from joulecast.reports.numbers import percent
 from joulecast.reports.pages.limits import rank_limits_page
 from joulecast.simulator.plan_file.plan import plan_from_dict
@@ -166,6 +167,30 @@ def test_equal_plans_have_the_lowest_limits():
     two = [RankLimits((700.0, limit), 1.0, 5.0, (), ()) for limit in (700.0, 500.0)]
     worse = [RankLimits((700.0, 400.0), 1.1, 4.999, (), ()), RankLimits((700.0, 300.0), 1.2, 4.0, (), ())]
     assert [p.power_limit_w[1] for p in undominated([*two, *worse])] == [500.0, 300.0]
+
+
+def test_a_weight_counts_what_all_boards_could_draw():
+    """Two ranks of two GPUs at 700 W: 0.1 s are worth 280 J, 300 J are saved; they are even at 280 / 580 = 0.483."""
+    fast, slow = (
+        RankLimits((600.0, 500.0), time, energy, (700.0, 700.0), (1.0, 1.0))
+        for time, energy in ((1.0, 3000.0), (1.1, 2700.0))
+    )
+    one_for_all = tuple(JobPoint(limit, 1.0, 3100.0) for limit in (700.0, 500.0))
+    front = RankLimitFront((fast, slow), one_for_all, 2, None, 4, ())
+    assert front.best(0.48) is fast
+    assert front.best(0.485) is slow
+    assert front.together_w(fast) == 2200.0
+    assert front.rows()[0]["iteration_power_w"] == 3000.0
+
+
+def test_limits_to_choose_from_are_steps_of_the_boards_range():
+    board = load_gpu("h200-sxm")  # 200 to 700 W
+    assert search._grid(None, None, board) == tuple(200.0 + 50.0 * step for step in range(11))
+    assert board_steps_w(board, 20) == pytest.approx([200.0 + 25.0 * step for step in range(21)])
+    check_limits((200.0, 700.0), board)
+    for outside in (199.0, 701.0):
+        with pytest.raises(InputError, match="The board takes 200 to 700 W"):
+            check_limits((300.0, outside), board)
 
 
 def test_the_command_line_tells_which_rank_gets_how_many_watts(path, capsys, tmp_path):

@@ -1,14 +1,17 @@
 """What a host that launches slowly costs: stated, and where nothing is stated, in the interval."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
-from joulecast.simulator.instructions.eager_launches import WHOLE
-from joulecast.simulator.instructions.host import host_gaps, launches_of
+from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.kernels.operators import Gemm
+from joulecast.simulator.instructions.eager_launches import WHOLE, eager_launches
+from joulecast.simulator.instructions.host import host_gaps, launches_of, module_launches
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.training_loop import ASKED
@@ -142,6 +145,38 @@ def test_experts_make_megatron_wait_for_its_host():
     assert slow.time_s > 1.2 * quick.time_s
     dense = [megatron("llama-3.1-8b", host_launch_us=us) for us in (20.0, 120.0)]
     assert dense[1].time_s < 1.01 * dense[0].time_s
+
+
+def test_each_launch_costs_megatrons_host_what_it_is():
+    """A product one, of its gradients a half; eight experts' products a loop's seven more, each weight's again."""
+    product = Launch(Gemm(64, 64, 64, name="up"))
+    assert module_launches([product]) == 1.0
+    assert module_launches([product, product]) == 1.0  # steps of one product
+    assert module_launches([replace(product, repeat=3)]) == pytest.approx(1.0 + 2 * 0.048)
+    assert module_launches([Launch(Gemm(64, 64, 64, name="up.wgrad"))]) == 0.5
+    experts = Launch(Gemm(64, 64, 64, name="experts.up.wgrad", batch=8, separate=True))
+    assert module_launches([experts]) == pytest.approx(0.5 + 7 * 0.048)
+    assert module_launches([replace(experts, completes="experts.up")]) == pytest.approx(0.5 + 2 * 7 * 0.048)
+    casts = replace(streaming("copy", "experts.up.quantise", 1e6), repeat=8)
+    assert module_launches([casts]) == pytest.approx(7 * 0.048)  # the first comes with its product
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Launch(Gemm(64, 64, 64, name="up"), repeat=3),
+        Launch(Gemm(64, 64, 64, name="experts.up.wgrad", batch=8, separate=True), completes="experts.up"),
+        replace(streaming("copy", "experts.up.quantise", 1e6), repeat=8),
+        replace(streaming("copy", "rotary.unfused.half", 1e6), repeat=2),
+        streaming("copy", "router.choice", 1e6),
+    ],
+    ids=lambda launch: launch.operator.name,
+)
+def test_shares_of_a_launch_cost_the_host_their_parts_of_it(launch):
+    whole = module_launches([launch])
+    assert whole > 0.0
+    assert module_launches([replace(launch, share=4)]) == pytest.approx(whole / 4)
+    assert eager_launches(plan(), [replace(launch, share=4)]) == pytest.approx(eager_launches(plan(), [launch]) / 4)
 
 
 def test_a_host_that_nobody_stated_widens_the_interval_of_experts():

@@ -241,6 +241,17 @@ def test_every_bucket_is_counted_where_chunks_share_a_kernel() -> None:
             assert operator in own or table.counts[rank.order[-1], index[operator]] == buckets
 
 
+def test_parameters_are_gathered_ahead_of_first_forwards_and_gradients_reduced_behind_last_backwards() -> None:
+    one = chunked()
+    for rank in plan_program(one).ranks:
+        names = [rank.names[i] for i in rank.order]
+        by_kind = {gathers: [item for item in rank.overlapped if item.gathers is gathers] for gathers in (True, False)}
+        assert {item.operator.kind for item in by_kind[True]} == {"all_gather"}
+        assert {item.operator.kind for item in by_kind[False]} == {"reduce_scatter"}
+        assert all(names[item.position].startswith("forward") for item in by_kind[True])
+        assert all(names[item.position].startswith("backward") for item in by_kind[False])
+
+
 def test_launches_that_nobody_waits_for_leave_the_energy_as_sure() -> None:
     """Buckets of five chunks counted as one's left an optimizer of less than no time, and energies beyond the limit."""
     ends = []
