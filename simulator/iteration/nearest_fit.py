@@ -22,13 +22,15 @@ MOST_MORE = 64
 MOST_CHANGES = 2
 
 
-def forecast_or_nearest(load: Callable[[Sequence[str]], Plan]) -> Iteration:
+def forecast_or_nearest(load: Callable[[Sequence[str]], Plan], *, alone: bool = True) -> Iteration:
     """The forecast of a plan; where it does not fit, the error names the nearest plan that does.
 
     Parameters
     ----------
     load
         Reads the plan, with settings ``table.key=value`` that win over its own.
+    alone
+        Whether no other plan is asked about, which settings beside the command would change too.
 
     Raises
     ------
@@ -44,8 +46,9 @@ def forecast_or_nearest(load: Callable[[Sequence[str]], Plan]) -> Iteration:
         if found is None:
             raise
         settings, most, reserved = found
-        changes = " ".join(f"--set {one}" for one in settings)
-        nearest = f"The nearest plan that fits: {changes}, which takes {most / 1e9:.1f} GB{_beyond(plan, reserved)}."
+        changes = " ".join(f"--set {one}" if alone else one for one in settings)
+        fits = "The nearest plan that fits" if alone else "The nearest plan that fits has in its file"
+        nearest = f"{fits}: {changes}, which takes {most / 1e9:.1f} GB{_beyond(plan, reserved)}."
         remedy = f"{nearest} Otherwise: {error.remedy}"
         raise DoesNotFitError(error.message, file=error.file, key=error.key, remedy=remedy) from None
 
