@@ -11,6 +11,7 @@ from joulecast.simulator.instructions.footprints import enough_recomputation, fo
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.replicas import SYNC
+from joulecast.simulator.plan_file.ways_out import splitting_sizes
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
@@ -112,13 +113,13 @@ def _keys(plan: Plan, gpus: int, per_node: int) -> list[list[str]]:
     states += ["fsdp"] if not split.fsdp else []
     if gpus > 1 and states:
         keys.append([f"parallelism.{one}=true" for one in states])
-    experts = plan.workload.model.experts
+    experts, known = plan.workload.model.experts, splitting_sizes(plan)
     for name, size, most in (
         ("expert_model_parallel_size", split.expert_model_parallel_size, experts.count if experts else 1),
         ("tensor_model_parallel_size", plan.tp, per_node),
         ("pipeline_model_parallel_size", plan.pp, min(gpus, plan.workload.layers)),
     ):
         raised = [f"parallelism.{name}={size * 2**power}" for power in range(1, (most // size).bit_length())]
-        if raised:
+        if raised and name in known:
             keys.append(raised)
     return keys
