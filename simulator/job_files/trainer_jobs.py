@@ -39,6 +39,8 @@ _TOOLS = {
     "trl": ("sft", "dpo", "kto", "reward", "grpo", "rloo"),
     "swift": ("sft", "pt", "rlhf"),
 }
+#: The setting by which a script that accelerate launches is seen to train a language model.
+_MODEL = "model_name_or_path"
 #: Settings that LLaMA-Factory alone has.
 _FACTORY = ("finetuning_type", "cutoff_len", "dataset_dir", "template")
 _AXOLOTL = ("axolotl", "axolotl.cli.train")
@@ -55,8 +57,10 @@ def is_trainer_command(command: Command) -> bool:
         return True
     if any(name in texts for name in (*_TOOLS, "axolotl.cli.train")):
         return True
+    if not ("accelerate" in texts and "launch" in texts):
+        return False
     configured = "config" in names or any(text.endswith(SUFFIXES) for text in texts[1:])
-    return "accelerate" in texts and "launch" in texts and configured
+    return configured or _MODEL in names
 
 
 def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
