@@ -36,7 +36,7 @@ _PASSED = words(
     """
 )
 #: Settings that training on texts has not.
-_TELLING = ("beta", "max_prompt_length", "max_completion_length", "rpo_alpha", "cpo_alpha", "simpo_gamma", PRECOMPUTED)
+PAIRS = ("beta", "max_prompt_length", "max_completion_length", "rpo_alpha", "cpo_alpha", "simpo_gamma", PRECOMPUTED)
 #: Other models than the trained one that a job compares with.
 _OTHERS = ("ref_model", "ref_model_name_or_path", "model_ref", "ref_model_path")
 _MOVED = ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha")
@@ -74,7 +74,7 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
 
 def tell_pairs(config: SettingsFile, draft: Draft) -> None:
     """Tell of settings of a loss on pairs in a job that nothing says to have one, as in a YAML without its command."""
-    found = [config.own(key) for key in _TELLING if config.given(key)]
+    found = [config.own(key) for key in PAIRS if config.given(key)]
     if found and not config.given(STAGE):
         config.asked |= set(found)
         draft.warn(
