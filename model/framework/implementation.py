@@ -142,6 +142,8 @@ class Implementation(HashedOnce):
         Model that such a loss compares with: a ``copy``, or the same with ``adapters-off``; empty where none runs.
     teacher
         Model whose next tokens the loss compares with, ``None`` without one.
+    reference_parameters
+        Type in which these models' parameters are kept, ``None`` is that of the trained one's.
     compared_apart
         Whether these models' forwards are not behind each of the trained one's, but before all, beside no activations.
     gradient_free
@@ -218,6 +220,7 @@ class Implementation(HashedOnce):
     scored_share: float = 1.0
     reference: str = ""
     teacher: ModelConfig | None = None
+    reference_parameters: str | None = None
     compared_apart: bool = False
     gradient_free: bool = False
     loop_wait_s: float = 0.0
@@ -347,12 +350,13 @@ class Implementation(HashedOnce):
     @property
     def of_reference(self) -> Implementation:
         """What runs the forward of ``reference`` or ``teacher``, without adapters; weights in 4 bits stay so."""
+        alone = replace(self.without_gradients, parameters=self.reference_parameters or self.parameters)
         if self.teacher is not None:
             own = self.teacher
-            return replace(self.without_gradients, lora=None, tie_embeddings=own.tied_embeddings, rotary=own.rotary)
+            return replace(alone, lora=None, tie_embeddings=own.tied_embeddings, rotary=own.rotary)
         frozen = self.lora if self.lora is not None and self.lora.base else None
         lora = None if frozen is None else replace(frozen, targets=())
-        return replace(self.without_gradients, lora=lora)
+        return replace(alone, lora=lora)
 
     @property
     def without_gradients(self) -> Implementation:

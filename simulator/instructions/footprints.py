@@ -15,7 +15,7 @@ from joulecast.simulator.instructions.replicas import state_shards
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.rollout import engine_bytes
-from joulecast.simulator.plan_file.ways_out import splitting_sizes, splitting_states
+from joulecast.simulator.plan_file.ways_out import finetunes, smaller_trainings, splitting_sizes, splitting_states
 from joulecast.simulator.schedules import BOTH_ENDS, SHIPPED, build_schedule, most_in_flight, peak_in_flight
 
 #: Micro-batches for each rank after which a pipeline of two chunks on each holds no more than before.
@@ -50,7 +50,8 @@ def memory_remedy(plan: Plan, most_bytes: float) -> str:
     sizes, several = splitting_sizes(plan), plan.cluster.gpus > 1
     ways = [f"raise {_either(sizes)}"] if sizes else []
     if not several:
-        ways = ["raise cluster.gpus"]
+        alone = finetunes(plan) and not sizes and "fsdp" in splitting_states(plan)
+        ways = ["raise cluster.gpus with parallelism.fsdp = true" if alone else "raise cluster.gpus"]
     if w.micro_batch_size > 1:
         ways.append("lower micro_batch_size")
     elif plan.implementation.framework == "pytorch-eager" and plan.pp > 1:
@@ -63,6 +64,7 @@ def memory_remedy(plan: Plan, most_bytes: float) -> str:
         ways.append(f"split states with {_either(states)}")
     elif plan.replicas > 1 and (split.fsdp or split.distributed_optimizer):
         ways.append("split states over more GPUs")
+    ways += smaller_trainings(plan)
     words = _either(ways or ["take GPUs with more memory"])
     if again:
         words = f"set {again}, which suffices, or {words}"

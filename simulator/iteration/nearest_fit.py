@@ -11,6 +11,7 @@ from joulecast.simulator.instructions.footprints import enough_recomputation, fo
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.replicas import SYNC
+from joulecast.simulator.plan_file.ways_out import splitting_sizes
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
@@ -22,13 +23,15 @@ MOST_MORE = 64
 MOST_CHANGES = 2
 
 
-def forecast_or_nearest(load: Callable[[Sequence[str]], Plan]) -> Iteration:
+def forecast_or_nearest(load: Callable[[Sequence[str]], Plan], *, alone: bool = True) -> Iteration:
     """The forecast of a plan; where it does not fit, the error names the nearest plan that does.
 
     Parameters
     ----------
     load
         Reads the plan, with settings ``table.key=value`` that win over its own.
+    alone
+        Whether no other plan is asked about, which settings beside the command would change too.
 
     Raises
     ------
@@ -44,8 +47,9 @@ def forecast_or_nearest(load: Callable[[Sequence[str]], Plan]) -> Iteration:
         if found is None:
             raise
         settings, most, reserved = found
-        changes = " ".join(f"--set {one}" for one in settings)
-        nearest = f"The nearest plan that fits: {changes}, which takes {most / 1e9:.1f} GB{_beyond(plan, reserved)}."
+        changes = " ".join(f"--set {one}" if alone else one for one in settings)
+        fits = "The nearest plan that fits" if alone else "The nearest plan that fits has in its file"
+        nearest = f"{fits}: {changes}, which takes {most / 1e9:.1f} GB{_beyond(plan, reserved)}."
         remedy = f"{nearest} Otherwise: {error.remedy}"
         raise DoesNotFitError(error.message, file=error.file, key=error.key, remedy=remedy) from None
 
@@ -109,13 +113,13 @@ def _keys(plan: Plan, gpus: int, per_node: int) -> list[list[str]]:
     states += ["fsdp"] if not split.fsdp else []
     if gpus > 1 and states:
         keys.append([f"parallelism.{one}=true" for one in states])
-    experts = plan.workload.model.experts
+    experts, known = plan.workload.model.experts, splitting_sizes(plan)
     for name, size, most in (
         ("expert_model_parallel_size", split.expert_model_parallel_size, experts.count if experts else 1),
         ("tensor_model_parallel_size", plan.tp, per_node),
         ("pipeline_model_parallel_size", plan.pp, min(gpus, plan.workload.layers)),
     ):
         raised = [f"parallelism.{name}={size * 2**power}" for power in range(1, (most // size).bit_length())]
-        if raised:
+        if raised and name in known:
             keys.append(raised)
     return keys

@@ -49,7 +49,7 @@ def configured_launch(launch: Launch, settings: Sequence[SettingsFile]) -> Launc
     return launch
 
 
-def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], draft: Draft, *, mixed: bool) -> None:
+def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], draft: Draft, *, mixed: bool) -> int:
     """Put what is split over the replicas into the plan.
 
     Parameters
@@ -61,6 +61,11 @@ def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], d
     mixed
         Whether products are computed in another type than the parameters' own.
 
+    Returns
+    -------
+    int
+        The stage of DeepSpeed's ZeRO, 0 without.
+
     Raises
     ------
     InputError
@@ -69,60 +74,56 @@ def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], d
     key = arguments.first(("deepspeed", "deepspeed_config", "ds_config", "ds_file"))
     arguments.asked |= {"fsdp", "fsdp_config"}
     if arguments.raw(key):
-        _deepspeed(arguments, key, draft)
-        return
+        return _deepspeed(arguments, key, draft)
     arguments.know([_SYNC])
     if arguments.raw("fsdp") or arguments.given("fsdp_config"):
         _fsdp(arguments, draft, mixed=mixed)
         _sum_whole(arguments, draft)
-        return
+        return 0
     for config in accelerate:
         kind = str(config.value("distributed_type", (str, bool), "")).upper()
         if kind in ("MEGATRON_LM", "TPU", "XLA") or config.raw("use_megatron_lm"):
             what = "accelerate's Megatron-LM and TPUs are not known"
             raise config.error(what, "distributed_type", "Give the job's own command.")
         if kind == "DEEPSPEED" or config.raw("use_deepspeed"):
-            _accelerate_deepspeed(config, draft)
-            return
+            return _accelerate_deepspeed(config, draft)
         if kind == "FSDP" or config.raw("use_fsdp"):
             _fsdp(config, draft, mixed=mixed)
             _sum_whole(arguments, draft)
-            return
+            return 0
     if draft.value("cluster.gpus") != 1:
         draft.put("overlap.grad_reduce", "overlapped", "PyTorch's DDP reduces beside the backward")
+    return 0
 
 
-def _deepspeed(config: SettingsFile, key: str, draft: Draft) -> None:
+def _deepspeed(config: SettingsFile, key: str, draft: Draft) -> int:
     """DeepSpeed's own configuration, in place or by the name of its file."""
     found = config.value(key, (str, dict))
     if isinstance(found, dict):
-        read_zero(SettingsFile(config.file, config.text, without_auto(found), named=config.own(key)), draft)
-        return
+        return read_zero(SettingsFile(config.file, config.text, without_auto(found), named=config.own(key)), draft)
     name = found.rpartition("/")[2].lower()
     if named_path(found, config.file) is None and (stage := _STAGE.search(name)):
         if "offload" in name:
             raise config.error(OFFLOADED, key, "Name a configuration without it to forecast that.")
         draft.warn(f"{found} is not here: by its name it is ZeRO's stage {stage[1]}, with DeepSpeed's defaults")
         own = config.own(key)
-        put_zero(replace(config.last(key), tables={own: int(stage[1])}, names={STAGE: own}), draft)
-        return
+        return put_zero(replace(config.last(key), tables={own: int(stage[1])}, names={STAGE: own}), draft)
     zero = named_settings(found, config.file, config.own(key), config.line(key))
     zero.tables = without_auto(zero.tables)
-    read_zero(zero, draft)
+    return read_zero(zero, draft)
 
 
-def _accelerate_deepspeed(config: SettingsFile, draft: Draft) -> None:
+def _accelerate_deepspeed(config: SettingsFile, draft: Draft) -> int:
     file, stage, *devices = (
         config.first((f"deepspeed_config.{name}", name))
         for name in ("deepspeed_config_file", "zero_stage", "offload_optimizer_device", "offload_param_device")
     )
     if config.given(file):
-        _deepspeed(config, file, draft)
-        return
+        return _deepspeed(config, file, draft)
     for key in devices:
         if str(config.value(key, str, "none")).lower() != "none":
             raise config.error(OFFLOADED, key, "Set it to none to forecast the job without it.")
-    put_zero(replace(config, names={STAGE: stage}, defaults={stage: 2}), draft)
+    return put_zero(replace(config, names={STAGE: stage}, defaults={stage: 2}), draft)
 
 
 def _fsdp(config: SettingsFile, draft: Draft, *, mixed: bool) -> None:

@@ -89,36 +89,42 @@ def deepspeed_draft(text: str, asked: Asked, file: str) -> Draft:
     return draft
 
 
-def read_zero(config: SettingsFile, draft: Draft) -> None:
+def read_zero(config: SettingsFile, draft: Draft) -> int:
     """Put what a whole configuration splits into the plan; batches and precision are another's to say.
+
+    Returns
+    -------
+    int
+        ZeRO's stage.
 
     Raises
     ------
     InputError
         A value that cannot be, or of which a forecast would be far off.
     """
-    put_zero(config, draft)
+    stage = put_zero(config, draft)
     _refuse(config)
     config.asked |= {MICRO, BATCH, STEPS, "gradient_clipping", "bf16", "bf16.enabled", "fp16", "fp16.enabled"}
     config.rest(draft, PASSED, _PASSED_KEYS)
+    return stage
 
 
-def put_zero(config: SettingsFile, draft: Draft) -> None:
-    """Put what ZeRO splits into the plan."""
-    stage = _sharding(config, draft)
-    if draft.value("workload.precision") == "fp32":
-        return
-    if stage == 3 and draft.value("workload.lora.rank"):
-        precision = draft.value("workload.precision")
-        draft.put("implementation.parameter_precision", precision, "DeepSpeed keeps what is frozen as it multiplies")
-    elif stage == 3:
-        draft.put("implementation.parameter_precision", "fp32", "DeepSpeed's fp32 copy of the parameters")
-        if config.value(_REDUCED, str) != "fp32":
-            precision = draft.value("workload.precision")
-            draft.put("implementation.gradient_precision", precision, "DeepSpeed reduces as it multiplies")
-    else:
+def put_zero(config: SettingsFile, draft: Draft) -> int:
+    """Put what ZeRO splits into the plan, and return its stage."""
+    stage, precision = _sharding(config, draft), draft.value("workload.precision")
+    if precision == "fp32":
+        return stage
+    if stage < 3:
         draft.put("implementation.main_parameters", True, "DeepSpeed's fp32 copy of the parameters")
         _accumulated(config, draft, stage)
+        return stage
+    if draft.value("workload.lora.rank"):
+        draft.put("implementation.parameter_precision", precision, "DeepSpeed keeps what is frozen as it multiplies")
+    else:
+        draft.put("implementation.parameter_precision", "fp32", "DeepSpeed's fp32 copy of the parameters")
+    if config.value(_REDUCED, str) != "fp32":
+        draft.put("implementation.gradient_precision", precision, "DeepSpeed reduces as it multiplies")
+    return stage
 
 
 def without_auto(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,8 +201,7 @@ def _sharding(config: SettingsFile, draft: Draft) -> int:
         if config.value(f"{ZERO}.{name}", (bool, int), False) not in (False, 1) or config.raw(f"{ZERO}.{name}") is True:
             draft.warn(f"{ZERO}.{name}: {words}")
     reduced, precision = config.value(_REDUCED, str), draft.value("workload.precision")
-    said = stage == 3 and reduced == "fp32" and not draft.value("workload.lora.rank")
-    if reduced and reduced != precision and not said:
+    if reduced and reduced != precision and not (stage == 3 and reduced == "fp32"):
         draft.warn(f"{_REDUCED} {reduced}: gradients are forecast reduced in {precision}")
     return stage
 

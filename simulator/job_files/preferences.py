@@ -36,7 +36,7 @@ _PASSED = words(
     """
 )
 #: Settings that training on texts has not.
-_TELLING = ("beta", "max_prompt_length", "max_completion_length", "rpo_alpha", "cpo_alpha", "simpo_gamma", PRECOMPUTED)
+PAIRS = ("beta", "max_prompt_length", "max_completion_length", "rpo_alpha", "cpo_alpha", "simpo_gamma", PRECOMPUTED)
 #: Other models than the trained one that a job compares with.
 _OTHERS = ("ref_model", "ref_model_name_or_path", "model_ref", "ref_model_path")
 _MOVED = ("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha")
@@ -74,7 +74,7 @@ def objective_of(config: SettingsFile, started: str) -> tuple[str, str] | None:
 
 def tell_pairs(config: SettingsFile, draft: Draft) -> None:
     """Tell of settings of a loss on pairs in a job that nothing says to have one, as in a YAML without its command."""
-    found = [config.own(key) for key in _TELLING if config.given(key)]
+    found = [config.own(key) for key in PAIRS if config.given(key)]
     if found and not config.given(STAGE):
         config.asked |= set(found)
         draft.warn(
@@ -163,5 +163,19 @@ def _reference(config: SettingsFile, draft: Draft, *, adapted: bool) -> None:
     else:
         way = "adapters-off" if adapted else "copy"
         draft.put("workload.reference", way, "the model without adapters" if adapted else "a second model")
-    if draft.value("workload.reference") == "copy" and config.given(STAGE):
-        draft.warn("the reference model is forecast in the type of the parameters; LLaMA-Factory loads it narrow")
+
+
+def put_narrow_reference(config: SettingsFile, draft: Draft, stage: int, *, mixed: bool) -> None:
+    """Put the type of a second model into the plan where the tool keeps it narrower than the trained one.
+
+    Beside ZeRO's stages 0 to 2 the trained one's is narrow too. At stage 3 (``stage``) the plan's parameters are the
+    fp32 copy, which DeepSpeed makes of what has an optimizer alone (``prepare_deepspeed`` of TRL's models).
+    """
+    second = draft.value("workload.reference") == "copy" or draft.value("workload.objective") == DISTILLATION
+    if not (second and mixed) or draft.value("workload.lora.rank") or draft.value("implementation.main_parameters"):
+        return
+    key, precision = "implementation.reference_precision", draft.value("workload.precision")
+    if stage == 3:
+        draft.put(key, precision, "DeepSpeed keeps what it does not train as it multiplies")
+    elif config.given(STAGE):
+        draft.put(key, precision, "LLaMA-Factory loads the reference as it multiplies")

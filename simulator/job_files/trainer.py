@@ -18,7 +18,7 @@ from joulecast.simulator.job_files.flags import misspelt
 from joulecast.simulator.job_files.hub_names import put_named_model
 from joulecast.simulator.job_files.images import read_images
 from joulecast.simulator.job_files.launcher import Launch
-from joulecast.simulator.job_files.preferences import objective_of, put_pairs, tell_pairs
+from joulecast.simulator.job_files.preferences import objective_of, put_narrow_reference, put_pairs, tell_pairs
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.supervised import put_tiles
 from joulecast.simulator.job_files.told import packed, unpacked
@@ -137,9 +137,10 @@ def trainer_draft(
     adapted = read_adapters(arguments, draft)
     read_images(arguments, draft, asked, adapted=adapted)
     read_kernels(arguments, accelerate, draft, architecture)
-    read_sharding(arguments, accelerate, draft, mixed=mixed)
+    stage = read_sharding(arguments, accelerate, draft, mixed=mixed)
     if objective is not None:
         put_pairs(arguments, draft, objective, adapted=adapted, tiled=dialect.tiles_logits)
+        put_narrow_reference(arguments, draft, stage, mixed=mixed)
     elif dialect.supervises:
         put_tiles(arguments, draft, script=dialect.supervises == "script")
     else:

@@ -14,7 +14,7 @@ from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch, script_place
 from joulecast.simulator.job_files.named_files import named_settings
-from joulecast.simulator.job_files.preferences import OBJECTIVES
+from joulecast.simulator.job_files.preferences import OBJECTIVES, PAIRS
 from joulecast.simulator.job_files.processes import FACTORY, processes, tell_processes
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
@@ -39,12 +39,21 @@ _TOOLS = {
     "trl": ("sft", "dpo", "kto", "reward", "grpo", "rloo"),
     "swift": ("sft", "pt", "rlhf"),
 }
+#: The setting by which a script that accelerate launches is seen to train a language model.
+_MODEL = "model_name_or_path"
 #: Settings that LLaMA-Factory alone has.
 _FACTORY = ("finetuning_type", "cutoff_len", "dataset_dir", "template")
 _AXOLOTL = ("axolotl", "axolotl.cli.train")
 #: Settings that ms-swift alone has, and those of LLaMA-Factory's version 1.
 _SWIFT = ("tuner_type", "train_type", "sft_type", "attn_impl")
 _FACTORY_1 = ("dist_config", "kernel_config", "train_dataset")
+#: Those that the commands of TRL (1.16) alone have, and two that no other has together.
+_TRL = (
+    *("use_peft", "lora_task_type", "use_bnb_nested_quant", "dataset_train_split", "dataset_test_split"),
+    *("dataset_text_field", "completion_only_loss", "assistant_only_loss", "packing_strategy", "eval_packing"),
+    *("chat_template_path", "accelerate_config"),
+)
+_TRL_TOGETHER = ("packing", "max_length")
 
 
 def is_trainer_command(command: Command) -> bool:
@@ -55,8 +64,10 @@ def is_trainer_command(command: Command) -> bool:
         return True
     if any(name in texts for name in (*_TOOLS, "axolotl.cli.train")):
         return True
+    if not ("accelerate" in texts and "launch" in texts):
+        return False
     configured = "config" in names or any(text.endswith(SUFFIXES) for text in texts[1:])
-    return "accelerate" in texts and "launch" in texts and configured
+    return configured or _MODEL in names
 
 
 def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
@@ -92,7 +103,27 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
 
 def trainer_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], asked: Asked, file: str) -> Draft:
     """A YAML of a trainer's settings without the command that names it, as a plan in the making."""
-    return _draft(SettingsFile(file, "", tables, lines=lines), "", Launch(), [], asked, file)
+    settings = SettingsFile(file, "", tables, lines=lines)
+    told = _trl_keys(tables)
+    if not told:
+        return _draft(settings, "", Launch(), [], asked, file)
+    supervised = not any(settings.given(key) for key in PAIRS)
+    plain = TRL if supervised else replace(TRL, supervises="")
+    draft = _draft(settings, "", Launch(), trl_settings(settings, file), asked, file, plain=plain)
+    draft.warn(
+        f"{', '.join(told)}: keys of TRL's commands, whose defaults are taken (bf16, gradient_checkpointing, lora_r "
+        f"16){' of trl sft' if supervised else ''}; where another starts the job give that, such as accelerate launch "
+        "train.py --config FILE"
+    )
+    return draft
+
+
+def _trl_keys(tables: Mapping[str, Any]) -> list[str]:
+    """Keys by which a YAML without its command is seen to be of TRL's; none where another tool's are there."""
+    if {"base_model", *_SWIFT, *_FACTORY, *_FACTORY_1} & set(tables):
+        return []
+    found = [key for key in _TRL if key in tables]
+    return found or (list(_TRL_TOGETHER) if set(_TRL_TOGETHER) <= set(tables) else [])
 
 
 def is_trainer_yaml(tables: Mapping[str, Any]) -> bool:

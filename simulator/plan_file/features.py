@@ -23,6 +23,7 @@ from joulecast.simulator.plan_file.pairs import (
     LOGARITHMIC,
     SCORED,
     has_all_logits,
+    has_second_model,
 )
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.schema_implementation import ImplementationTable
@@ -126,6 +127,13 @@ FEATURES = (
         lambda parsed, _: has_all_logits(parsed),
         "all positions have logits",
         'Set implementation.log_probabilities = "chunked"',
+    ),
+    Feature(
+        "implementation.reference_precision",
+        "workload.reference",
+        lambda parsed, _: not has_second_model(parsed),
+        "the loss compares with no second model",
+        'Set workload.reference = "copy"',
     ),
     Feature(
         "implementation.optimizer_precision",

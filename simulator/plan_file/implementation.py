@@ -73,6 +73,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
     return Implementation(
         framework=i.framework,
         parameters="fp32" if of_plan["lora"] is not None and of_plan["lora"].prepared else i.parameter_precision,
+        reference_parameters=i.reference_precision,
         gradients=i.gradient_precision,
         moments=i.optimizer_precision,
         main_parameters=i.main_parameters and i.framework == "pytorch-eager",

@@ -93,6 +93,15 @@ def read_objective(parsed: PlanFile, source: Source) -> dict[str, Any]:
     return found
 
 
+def has_second_model(parsed: PlanFile) -> bool:
+    """Whether the loss compares with another model than the trained one: a copy as its reference, or a teacher."""
+    table = parsed.workload
+    if table.objective == DISTILLATION:
+        return True
+    unsaid = "copy" if table.objective in COMPARED and table.lora is None else None
+    return (table.reference or unsaid) == "copy"
+
+
 def has_all_logits(parsed: PlanFile) -> bool:
     """Whether all positions have their logits at once: by default those of next tokens, not those of pairs."""
     by_default = WHOLE if parsed.workload.objective == NEXT_TOKEN else CHUNKED

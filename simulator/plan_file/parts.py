@@ -290,6 +290,7 @@ class Implementation(HashedOnce):
     loss_metrics: int = 0
     training_loop: str = ""
     log_probabilities: str = ""
+    reference_precision: str | None = None
     attention_precision: str = ""
     tiles: Tiles = ()
     generation: str = ""

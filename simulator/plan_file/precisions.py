@@ -44,6 +44,13 @@ def check_types(parsed: PlanFile, source: Source) -> None:
             f'{leave}, or set it to "{kept}".',
         ),
         (
+            "reference_precision",
+            run.reference_precision in (None, *(() if mixed else (parameter_dtype(parsed), narrow))),
+            f"a reference in {run.reference_precision} is not known here, where the parameters are in "
+            f"{parameter_dtype(parsed)} and products in {narrow}",
+            f'{leave}, or set it to "{narrow}".',
+        ),
+        (
             "optimizer_precision",
             run.optimizer_precision in (None, moments) or (mixed and run.optimizer_precision == narrow == "bf16"),
             f"moments in {run.optimizer_precision} are not known here, where {name} has them in {moments}",

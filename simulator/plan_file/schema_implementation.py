@@ -201,6 +201,11 @@ class ImplementationTable(Table):
         description="Data type in which gradients are reduced, and in megatron kept; default: fp32 in megatron, which "
         "may also keep them like the weights, else that of the parameters; FSDP may reduce in workload.precision.",
     )
+    reference_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None,
+        description="Data type in which pytorch-eager keeps a reference model that is a copy, or a teacher; "
+        "DeepSpeed's ZeRO-3 keeps them in workload.precision; default: that of the parameters.",
+    )
     optimizer_precision: Literal["bf16", "fp16", "fp32"] | None = Field(
         None,
         description="Data type of AdamW's two moments; default: fp32 in megatron, which may also keep them in bf16 "

@@ -176,20 +176,22 @@ def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: S
     InputError
         Fewer than two plans, or one that cannot be used; the message names file, key and remedy.
     DoesNotFitError
-        A GPU's memory is too small for a plan, which the message names.
+        A GPU's memory is too small for a plan, which the message names; the remedy names the nearest that fits.
     """
+    from joulecast.arguments import texts
     from joulecast.errors import DoesNotFitError
     from joulecast.plan.comparison.compare import check_count, compare, names_of
-    from joulecast.simulator.iteration.forecast import forecast
+    from joulecast.simulator.iteration.nearest_fit import forecast_or_nearest
 
+    given = texts(overrides, "overrides")
     several = list(plans) if isinstance(plans, Iterable) and not isinstance(plans, str | Mapping) else [plans]
     check_count(len(several))
-    loaded = [_loaded(plan, overrides) for plan in several]
+    loaded = [_loaded(plan, given) for plan in several]
     names = names_of([plan.file for plan in loaded])
     iterations = []
-    for name, plan in zip(names, loaded, strict=True):
+    for name, plan, read in zip(names, several, loaded, strict=True):
         try:
-            iterations.append(forecast(plan))
+            iterations.append(forecast_or_nearest(_reader(plan, read, given), alone=False))
         except DoesNotFitError as error:
             file = error.file or name
             raise DoesNotFitError(error.message, file=file, key=error.key, remedy=error.remedy) from None
@@ -345,6 +347,13 @@ def _space(space: str | Path | Mapping[str, Any] | None) -> FrontSpace | None:
     from joulecast.plan.knobs.front_space import load_space
 
     return None if space is None else load_space(space_or_path(space))
+
+
+def _reader(
+    plan: str | Path | Mapping[str, Any] | Plan, read: Plan, given: Sequence[str]
+) -> Callable[[Sequence[str]], Plan]:
+    """What reads a plan with further settings, without them as it was ``read``."""
+    return lambda more: _loaded(plan, (*given, *more)) if more else read
 
 
 def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] | None) -> Plan:

@@ -351,6 +351,22 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         compare([jc.predict(SMALL)] * 2, ["same", "same"])
 
 
+def test_a_plan_that_does_not_fit_is_answered_with_the_nearest_that_does(tmp_path: Path) -> None:
+    large = tmp_path / "large.toml"
+    large.write_text(
+        '[workload]\nmodel = "llama-3.1-8b"\nsequence_length = 2048\nglobal_batch_size = 8\n'
+        '[cluster]\ngpu = "a100-sxm-40gb"\ngpus = 4\n'
+    )
+    with pytest.raises(DoesNotFitError) as alone:
+        jc.predict(large)
+    with pytest.raises(DoesNotFitError) as beside:
+        jc.compare([SMALL, large])
+    assert "The nearest plan that fits: --set parallelism.fsdp=true, which takes" in str(alone.value)
+    # --set would change the other plan too.
+    assert "The nearest plan that fits has in its file: parallelism.fsdp=true, which takes" in str(beside.value)
+    assert (beside.value.file, "--set" in str(beside.value)) == (str(large), False)
+
+
 def test_ends_of_intervals_are_not_compared():
     found = jc.compare([SMALL, SMALL], ["power.clock_mhz=1200"])
     lines = {line[""]: line for line in result_lines(found)}

@@ -113,6 +113,7 @@ def test_what_is_frozen_stays_narrow_where_states_are_sharded(tmp_path):
     zero3 = convert(tmp_path, with_options("--use_peft --deepspeed zero3.json"))
     assert zero3.tables["parallelism"] == {"fsdp": True}
     assert zero3.tables["implementation"]["parameter_precision"] == "bf16"
+    assert zero3.tables["implementation"]["gradient_precision"] == "bf16"
     zero2 = convert(tmp_path, with_options("--use_peft --deepspeed zero2.json"))
     assert zero2.tables["workload"]["lora"]["precision"] == "bf16"
     assert zero2.tables["implementation"]["main_parameters"] is True

@@ -85,13 +85,34 @@ def test_dropout_is_off(tmp_path: Path) -> None:
     assert found["lora"]["dropout"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (f"{TRL} --bf16 --deepspeed zero3.json", "bf16"),
+        (f"{TRL} --accelerate_config zero3", "bf16"),
+        (f"{TRL} --fp16 --deepspeed zero3.json".replace("dpo", "kto"), "fp16"),
+        (f"{TRL} --deepspeed zero3.json --max_prompt_length 512".replace("dpo", "grpo"), "bf16"),
+        (f"{TRL} --deepspeed zero2.json", None),
+        (f"{TRL} --accelerate_config fsdp2", None),
+        (f"{TRL} --deepspeed zero3.json --precompute_ref_log_probs", None),
+        (f"{TRL} --deepspeed zero3.json --use_peft", None),
+        (f"{TRL} --deepspeed zero3.json".replace("dpo", "reward"), None),
+        (DPO, "bf16"),
+        (DPO.replace("full", "lora"), None),
+    ],
+)  # fmt: skip
+def test_a_reference_that_is_kept_narrow_is_forecast_so(tmp_path: Path, job: str, expected: str | None) -> None:
+    found = converted(tmp_path, job)
+    assert found.tables["implementation"].get("reference_precision") == expected
+    plan_from_dict(found.tables)
+
+
 def test_what_cannot_be_said_is_told(tmp_path: Path) -> None:
     def told(job: str) -> str:
         return " ".join(converted(tmp_path, job).warnings)
 
     assert "completion_tokens" in told(TRL)
     assert "called after dpo is taken to run TRL's" in told(SCRIPT)
-    assert "LLaMA-Factory loads it narrow" in told(DPO)
     assert "as large as the trained one" in told(f"{TRL} --ref_model other/model")
     assert "LLaMA-Factory's; other code" in told(SWIFT)
     assert "all logits beside their values" in told(DPO.replace("stage: dpo", "stage: rm"))

@@ -95,3 +95,40 @@ def test_ligers_loss_gives_way() -> None:
 def test_a_version_that_keeps_its_logits_can_be_said() -> None:
     whole = jc.convert(TRL, gpu="h100-sxm", gpus=4, overrides=["implementation.log_probabilities=whole"])
     assert plan_from_dict(whole.tables).implementation.log_probabilities == ""
+
+
+YAML = """model_name_or_path: meta-llama/Llama-3.1-8B
+dataset_name: some/data
+per_device_train_batch_size: 2
+"""
+
+
+@pytest.mark.parametrize(
+    "keys", ["use_peft: true\n", "packing: true\nmax_length: 1024\n", "assistant_only_loss: true\nuse_peft: true\n"]
+)
+def test_a_yaml_with_keys_of_trl_is_what_its_command_makes_of_it(tmp_path: Path, keys: str) -> None:
+    file = tmp_path / "sft.yaml"
+    file.write_text(f"{YAML}{keys}num_processes: 2\n", encoding="utf-8")
+    alone = jc.convert(file, gpu="h100-sxm")
+    job = tmp_path / "job.sh"
+    job.write_text("trl sft --config sft.yaml\n", encoding="utf-8")
+    assert alone.tables == jc.convert(job, gpu="h100-sxm").tables
+    assert alone.tables["workload"].get("lora", {}).get("rank") == (16 if "peft" in keys else None)
+    assert (alone.tables["schedule"], alone.tables["cluster"]["gpus"]) == ({"recompute": "full"}, 2)
+    assert any("keys of TRL's commands" in warning for warning in alone.warnings)
+
+
+def test_a_yaml_of_trl_that_says_pairs_is_not_taken_for_texts_without_a_word(tmp_path: Path) -> None:
+    file = tmp_path / "dpo.yaml"
+    file.write_text(f"{YAML}use_peft: true\nbeta: 0.1\n", encoding="utf-8")
+    found = jc.convert(file, gpu="h100-sxm", gpus=2)
+    assert found.tables["workload"]["lora"]["rank"] == 16 and not tiled(found)
+    assert any("settings of training on pairs" in warning for warning in found.warnings)
+
+
+def test_a_yaml_without_keys_of_trl_has_no_defaults_of_it(tmp_path: Path) -> None:
+    for more in ("", "finetuning_type: lora\npacking: true\nmax_length: 1024\n"):
+        file = tmp_path / "job.yaml"
+        file.write_text(f"{YAML}{more}", encoding="utf-8")
+        found = jc.convert(file, gpu="h100-sxm", gpus=2)
+        assert not tiled(found) and not any("TRL's commands, whose" in warning for warning in found.warnings)

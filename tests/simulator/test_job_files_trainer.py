@@ -140,6 +140,21 @@ def test_parameters_that_are_multiplied_as_they_are_loaded_are_kept_so(tmp_path)
         assert "parameter_precision" not in found.tables["implementation"]
 
 
+@pytest.mark.parametrize("script", ["x.py", "-m own.training"])
+def test_a_model_tells_a_script_that_accelerate_launches(script):
+    job = f"accelerate launch --num_processes 2 {script} --model_name_or_path Qwen/Qwen3-8B"
+    found = jc.convert(job, gpu="h100-sxm")
+    assert (found.tables["workload"]["model"], found.tables["cluster"]["gpus"]) == ("qwen3-8b", 2)
+    assert set(found.missing) == {"workload.sequence_length"}
+    # One of images, and one that may only read what was trained, say too little.
+    for other in (
+        job.replace("model_name_or_path", "pretrained_model_name_or_path"),
+        f"python {script} --model_name_or_path Qwen/Qwen3-8B",
+    ):
+        with pytest.raises(jc.InputError):
+            jc.convert(other, gpu="h100-sxm")
+
+
 def test_a_list_of_hosts_is_not_one_node(tmp_path):
     launched = COMMAND.replace("accelerate launch --config_file fsdp.yaml", "deepspeed --hostfile hosts --num_gpus 8")
     assert "cluster.gpus" in convert(tmp_path, launched).missing

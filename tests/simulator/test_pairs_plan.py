@@ -244,3 +244,45 @@ def test_what_is_wrong_is_one_message(objective: str | None, tables: dict[str, A
 def test_what_is_not_known_yet_says_so() -> None:
     with pytest.raises(NotYetError):
         plan("ppo")
+
+
+SHARDED: dict[str, Any] = {
+    "workload": {"model": "llama-3.1-8b", "layers": None, "global_batch_size": 8},
+    "cluster": {"gpu": "h100-sxm", "gpus": 8},
+    "parallelism": {"fsdp": True},
+}
+WIDE = {**TABLES["implementation"], "parameter_precision": "fp32"}
+
+
+def test_a_reference_in_half_the_type_takes_half_the_memory() -> None:
+    """DeepSpeed's ZeRO-3 has an fp32 copy of what it trains alone: 2 bytes a parameter over 8 GPUs."""
+    alike, narrow = (plan(**SHARDED, implementation=WIDE | more) for more in ({}, {"reference_precision": "bf16"}))
+    less = footprint_of(alike, 0).parameters - footprint_of(narrow, 0).parameters
+    assert less == pytest.approx(2 * 8.03e9 / 8, rel=0.01)
+    assert footprint_of(narrow, 0).gradients == footprint_of(alike, 0).gradients
+
+
+def test_a_reference_in_the_type_of_products_is_not_cast() -> None:
+    """Beside a model whose weights ``torch.autocast`` casts."""
+    alike, narrow = (plan(implementation=WIDE | more) for more in ({}, {"reference_precision": "bf16"}))
+    copied, kept = (sum(kernels(of, "forward").values()) for of in (alike, narrow))
+    assert kept < copied
+    assert kernels(alike, "backward") == kernels(narrow, "backward")
+
+
+@pytest.mark.parametrize(
+    ("objective", "more", "message"),
+    [
+        ("simpo", {}, "no second model"),
+        (None, {}, "no second model"),
+        ("dpo", {"workload": {**TABLES["workload"], **LORA}}, "no second model"),
+        ("dpo", {"workload": {**TABLES["workload"], "reference": "precomputed"}}, "no second model"),
+        ("dpo", {"implementation": {**TABLES["implementation"], "reference_precision": "fp32"}}, "not known here"),
+    ],
+)
+def test_a_type_of_a_reference_that_is_not_there_or_not_known(
+    objective: str | None, more: dict[str, Any], message: str
+) -> None:
+    run = {"implementation": {**TABLES["implementation"], "reference_precision": "bf16"}}
+    with pytest.raises(InputError, match=rf"implementation.reference_precision\]: .*{message}"):
+        plan(objective, **{**run, **more})

@@ -142,6 +142,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "muon_split_qkv": False,
         "muon_fp32_matmul_prec": "high",
         "parameter_precision": "fp32",
+        "reference_precision": "bf16",
         "zero_grad_set_to_none": True,
         "gradient_clipping": True,
         "modules": "torchtitan",
@@ -277,6 +278,9 @@ BASES["pairs"] = {
     "cluster": cluster(1),
     "implementation": {"modules": "transformers"},
 }
+BASES["pairs in mixed precision"] = BASES["pairs"] | {
+    "implementation": {"modules": "transformers", "parameter_precision": "fp32"},
+}
 BASES["own completions"] = BASES["pairs"] | {
     "workload": DENSE | {"objective": "grpo", "reference": "copy", "completion_tokens": 256},
 }
@@ -320,6 +324,7 @@ REASONS = {
     "implementation.shard_head": SIZE,
     "implementation.optimizer_precision": "eager moments are as the weights are, which is this value",
     "implementation.gradient_precision": "eager gradients are as the weights are, which is this value",
+    "implementation.reference_precision": "a second model is as the weights are, which is this value",
     "implementation.gradient_clipping": "Megatron always takes the gradients' norm, which is this value",
     "implementation.main_parameters": "Megatron always keeps a second copy, which is this value",
     "implementation.zero_grad_set_to_none": "FSDP drops gradients unless it is told otherwise, which is this value",

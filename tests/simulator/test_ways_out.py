@@ -11,7 +11,7 @@ from joulecast.errors import InputError, NotYetError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.simulator.instructions.footprints import memory_remedy
 from joulecast.simulator.plan_file.plan import plan_from_dict
-from joulecast.simulator.plan_file.ways_out import splitting_sizes, splitting_states
+from joulecast.simulator.plan_file.ways_out import smaller_trainings, splitting_sizes, splitting_states
 
 SIZES = ("tensor", "pipeline", "expert")
 TRANSFORMERS = {"implementation__framework": "pytorch-eager", "implementation__modules": "transformers"}
@@ -59,6 +59,10 @@ def refused(kind: str, **more: Any) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_that_are_named_can_be_raised_and_others_cannot(kind: str) -> None:
     named = splitting_sizes(plan_from_dict(tables(kind)))
+    split = {"parallelism__pipeline_model_parallel_size": 2}
+    if KINDS[kind].get("implementation__modules") == "transformers":
+        assert named == []  # what finetunes with this code splits no layers; a plan that does so already may go on
+        named = [] if refused(kind, **split) else splitting_sizes(plan_from_dict(tables(kind, **split)))
     for size in SIZES:
         key = f"{size}_model_parallel_size"
         assert refused(kind, **{f"parallelism__{key}": 2}) == (key not in named), key
@@ -72,14 +76,52 @@ def test_states_that_are_named_can_be_split_and_others_cannot(kind: str) -> None
         assert refused(kind, **{f"parallelism__{key}": True}) == (key not in named), key
 
 
+ADAPTERS, FOUR_BITS = "train adapters", "keep frozen weights in 4 bits"
+LORA, BASE = {"workload__lora": {"rank": 8}}, {"workload__lora": {"rank": 8, "base_precision": "nf4"}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_smaller_trainings_that_are_named_can_be_and_others_cannot(kind: str) -> None:
+    named = smaller_trainings(plan_from_dict(tables(kind)))
+    if KINDS[kind].get("implementation__modules") != "transformers":
+        assert named == []
+    elif "workload__lora" in KINDS[kind]:
+        assert named[0].startswith(FOUR_BITS) and not refused(kind, **BASE)
+        assert smaller_trainings(plan_from_dict(tables(kind, parallelism__fsdp=True))) == []
+        assert refused(kind, **BASE, parallelism__fsdp=True)
+    else:
+        assert refused(kind, **LORA) == (named == [])
+
+
+def test_finetuning_is_offered_what_its_tools_can_do() -> None:
+    most = load_gpu("h100-sxm").number("memory_bytes")
+
+    def remedy(kind: str, **more: Any) -> str:
+        return memory_remedy(plan_from_dict(tables(kind, **more)), most)
+
+    whole = remedy("transformers", workload__model="llama-3.1-70b", workload__micro_batch_size=2)
+    assert whole == (
+        'Lower micro_batch_size, set schedule.recompute = "full", split states with distributed_optimizer or fsdp or '
+        "train adapters ([workload.lora])."
+    )
+    one = {"workload__model": "llama-3.1-70b", "schedule__recompute": "full", "cluster__gpus": 1}
+    assert remedy("transformers", **one) == (
+        "Raise cluster.gpus with parallelism.fsdp = true or train adapters ([workload.lora])."
+    )
+    assert remedy("adapters", **one).endswith('keep frozen weights in 4 bits (workload.lora.base_precision = "nf4").')
+    looped = remedy("transformers", implementation__training_loop="trainer", workload__model="llama-3.1-70b")
+    assert "model_parallel_size" not in looped
+    assert "tensor_model_parallel_size" in remedy("joint", workload__model="llama-3.1-70b")
+
+
 def test_a_remedy_says_what_is_left() -> None:
     most = load_gpu("h100-sxm").number("memory_bytes")
     muon = plan_from_dict(tables("Muon", schedule__recompute="full"))
-    assert memory_remedy(muon, most) == "Raise pipeline_model_parallel_size."
+    assert memory_remedy(muon, most) == "Take GPUs with more memory."
     adapted = plan_from_dict(tables("adapters", schedule__recompute="full", parallelism__fsdp=True))
     assert memory_remedy(adapted, most) == "Split states over more GPUs."
     paired = plan_from_dict(tables("pairs", schedule__recompute="full", implementation__optimizer="adamw-8bit"))
-    assert memory_remedy(paired, most) == "Take GPUs with more memory."
+    assert memory_remedy(paired, most) == "Train adapters ([workload.lora])."
 
 
 @pytest.mark.parametrize(
