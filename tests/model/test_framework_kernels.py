@@ -84,10 +84,9 @@ def test_tiles_of_grouped_products_go_by_their_sides():
 def test_long_rows_of_losses_are_read_three_times(gpu, dtype, most):
     """Vocabularies of 32,000 words and more; with one further reading of some rows they were up to 45 % short."""
     model, errors = gpu_model(load_gpu(gpu)), []
-    with RECORDED.with_name("losses.csv").open(encoding="utf-8") as text:
-        rows = [row for row in csv.DictReader(text) if (row["gpu"], row["dtype"]) == (gpu, dtype)]
-    for row in rows:
-        if row["kernel"] == "log_softmax" and int(row["columns"]) >= 32000:
+    for row in csv_rows(RECORDED.with_name("losses.csv")):
+        mine = (row["gpu"], row["dtype"], row["kernel"]) == (gpu, dtype, "log_softmax")
+        if mine and int(row["columns"]) >= 32000:
             values = float(row["rows"]) * float(row["columns"])
             kernel = streaming(
                 "log_softmax", "", values, dtype=dtype, rows=int(row["rows"]), columns=int(row["columns"])
