@@ -32,6 +32,7 @@ ALIASES = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",
     "mistral-7b-v0.1": "mistral-7b",
+    "mistral-7b-instruct-v0.2": "mistral-7b-v0.2",
     "mistral-7b-instruct-v0.3": "mistral-7b-v0.3",
     "mistral-nemo": "mistral-nemo-12b",
     "qwen2-0.5b": "qwen2.5-0.5b",

@@ -6,6 +6,7 @@ import pytest
 from trainer_jobs import AXOLOTL, COMMAND, FACTORY, FSDP, SFT
 
 import joulecast as jc
+from joulecast.simulator.job_files.hub_names import hub_model
 
 #: Each anchor repeats the one before it ten times.
 BOMB = "a: &a [x]\n" + "".join(
@@ -138,6 +139,51 @@ def test_parameters_that_are_multiplied_as_they_are_loaded_are_kept_so(tmp_path)
     for found in (pure, sharded):
         assert found.tables["workload"]["precision"] == "bf16"
         assert "parameter_precision" not in found.tables["implementation"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b-v0.2"),
+        ("HuggingFaceH4/zephyr-7b-beta", "mistral-7b"),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Math-1.5B", "qwen2.5-1.5b"),
+        ("Qwen/QwQ-32B", "qwen2.5-32b"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b"),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "qwen3-8b"),
+        ("allenai/OLMo-2-1124-7B-Instruct", "olmo-2-7b"),
+        ("allenai/OLMo-2-0425-1B", "olmo-2-1b"),
+        ("google/gemma-1.1-7b-it", "gemma-7b"),
+        ("google/codegemma-7b", "gemma-7b"),
+        ("microsoft/Phi-4-reasoning-plus", "phi-4"),
+        ("HuggingFaceTB/SmolLM-135M", "smollm2-135m"),
+        ("TinyLlama/TinyLlama_v1.1", "tinyllama-1.1b"),
+        ("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", "tinyllama-1.1b"),
+        ("lmsys/vicuna-7b-v1.5", "llama-2-7b"),
+        ("NousResearch/Hermes-3-Llama-3.1-8B", "llama-3.1-8b"),
+        # Of another shape: an own head, another vocabulary, another window, weights in 4 bits.
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),
+        ("codellama/CodeLlama-7b-hf", None),
+        ("microsoft/Phi-3.5-mini-instruct", None),
+        ("unsloth/llama-3-8b-bnb-4bit", None),
+        ("01-ai/Yi-1.5-9B", None),
+    ],
+)
+def test_models_that_are_often_finetuned_have_their_shape(name, known):
+    assert hub_model(name) == known
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("microsoft/Phi-3.5-mini-instruct", "--model phi-3-mini"), ("x/zzzzzz", "a name of `joulecast models` (--model)")],
+)
+def test_a_model_that_is_not_known_is_answered_with_the_nearest(name, near):
+    job = f"accelerate launch --num_processes 2 x.py --model_name_or_path {name} --max_length 1024"
+    missing = jc.convert(job, gpu="h100-sxm").missing["workload.model"]
+    assert missing.startswith(f"{name} is not in the catalogue; ") and near in missing
+    assert "config.json from its page of the hub: --model PATH" in missing
 
 
 @pytest.mark.parametrize("script", ["x.py", "-m own.training"])
