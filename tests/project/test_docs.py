@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import get_args
@@ -63,15 +64,24 @@ GUIDES = [
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
-    """Those that write files come first, wherever they stand on the page. The operator's need a card."""
+    """Those that write files come first, wherever they stand on the page. The operator's need a card.
+
+    One whose answer the page shows as an error fails with the beginning of it.
+    """
     (tmp_path / "examples").symlink_to(EXAMPLES)
     (tmp_path / "measured.jsonl").write_text(json.dumps(metered()) + "\n", encoding="utf-8")
     blocks = BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
     text = "".join(block for language, _, block in blocks if language == "console").replace("\\\n", " ")
-    lines = [line[2:] for line in text.splitlines() if line.startswith("$ joulecast ")]
+    shown = text.splitlines()
+    lines = {line[2:]: after for line, after in pairwise([*shown, ""]) if line.startswith("$ joulecast ")}
     assert lines
-    for line in sorted(lines, key=lambda line: "--out" not in line):
-        run([sys.executable, "-m", *(NAMED.get(word, word) for word in shlex.split(line))], tmp_path)
+    for line, answer in sorted(lines.items(), key=lambda one: "--out" not in one[0]):
+        command = [sys.executable, "-m", *(NAMED.get(word, word) for word in shlex.split(line))]
+        if answer.startswith("error:"):
+            failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            assert failed.returncode == 2 and failed.stderr.startswith(answer)
+        else:
+            run(command, tmp_path)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reference/plan.md"])
