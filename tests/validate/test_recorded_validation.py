@@ -404,7 +404,7 @@ def test_iterations_on_images_on_an_h200() -> None:
 
 
 def test_gradients_that_add_up_whole_under_fsdp() -> None:
-    """As Hugging Face's Trainer has it: memory was met before anybody looked; times wait for a host quicker than said."""
+    """As the Trainer has it: memory was met before anybody looked; times wait for a host that is quicker than said."""
     result = run_suite("plans", ROWS / "train_two_gpus_whole.jsonl").to_dict()
     summary = result["summary"]["all"]
     assert summary["rows"] == 8 and not result["skipped"]
