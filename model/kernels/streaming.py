@@ -167,19 +167,20 @@ def extra_read_passes(pattern: str, columns: Array, row_bytes: Array, gpu: GpuMo
     come from L2 up to some 20 and 27 MB and from memory from some 35 and 45 MB on
     (`validate/recorded/framework_kernels/losses.csv`).
     """
-    if pattern not in THREE_PASS:
-        return np.zeros_like(row_bytes), np.zeros_like(row_bytes)
-    further = np.where((columns <= IN_REGISTERS) | (row_bytes < IN_SHARED_BYTES), 0.0, 2.0)
+    further = 2.0 * _is_read_again(pattern, columns, row_bytes)
     held = residency(ROWS_HELD * gpu.sm_count * row_bytes, gpu)
     return further * (1.0 - held), further * held
 
 
 def left_over_factor(pattern: str, columns: Array, row_bytes: Array) -> Array:
     """Factor on the cycles of kernels with a row in each block, whose ends threads load value by value."""
-    if pattern not in THREE_PASS:
-        return np.ones_like(row_bytes)
-    again = (columns > IN_REGISTERS) & (row_bytes >= IN_SHARED_BYTES)
-    return np.where(again, 1.0 + LEFT_OVER * (row_bytes % BLOCK_BYTES) / np.maximum(row_bytes, 1.0), 1.0)
+    left = (row_bytes % BLOCK_BYTES) / np.maximum(row_bytes, 1.0)
+    return np.asarray(1.0 + LEFT_OVER * left * _is_read_again(pattern, columns, row_bytes))
+
+
+def _is_read_again(pattern: str, columns: Array, row_bytes: Array) -> NDArray[np.bool_]:
+    """Whether a kernel needs its rows several times and no SM keeps them."""
+    return (pattern in THREE_PASS) & (columns > IN_REGISTERS) & (row_bytes >= IN_SHARED_BYTES)
 
 
 def reread_share(pattern: str, row_bytes: Array, gpu: GpuModel) -> Array:

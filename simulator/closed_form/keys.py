@@ -73,8 +73,10 @@ def stage_key(plan: Plan) -> tuple[object, ...]:
 
 
 def _knows_replicas(plan: Plan) -> bool:
-    """Whether a stage's own work depends on its replicas: FSDP's does, and where the host waits, DDP's hooks."""
-    return plan.parallelism.fsdp or (bool(plan.implementation.host_launch_us) and plan.replicas > 1)
+    """Whether a stage's own work depends on its replicas: FSDP's does, and where PyTorch's host waits, DDP's hooks."""
+    run = plan.implementation
+    hooked = run.framework == "pytorch-eager" and bool(run.host_launch_us) and plan.replicas > 1
+    return plan.parallelism.fsdp or hooked
 
 
 def _accumulated(plan: Plan) -> int:

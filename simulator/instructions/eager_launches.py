@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain
 
 from joulecast.model.framework.launches import Launch
-from joulecast.model.kernels.operators import Attention, Gemm, Scan
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Scan
 from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.generation import PREFIX
 from joulecast.model.transformer.vision_tower import CALLED, RECORDED, UNDONE
@@ -79,7 +79,13 @@ def eager_launches(plan: Plan, launches: Sequence[Launch]) -> float:
     if plan.implementation.compile:
         return sum(COMPILED * one.repeat / one.share for one in launches)
     back = any(_is_gradient(one.operator.name) for one in launches if not one.operator.name.startswith(HEAD))
-    return sum(_cost(plan, one, back) * one.repeat / one.share for one in launches)
+    again = (AGAIN if plan.implementation.recompute_stops_early else 1.0) if back else 0.0
+    of_parameter, model = _of_parameter(plan), MODEL * (plan.implementation.modules == "transformers")
+    count = 0.0
+    for one in launches:
+        beside = of_parameter * bool(one.completes) + model * (one.operator.name == FIRST)
+        count += _cost(one.operator, one.stream, again, beside) * one.repeat / one.share
+    return count
 
 
 def looped_launches(launches: Sequence[Launch]) -> float:
@@ -87,17 +93,16 @@ def looped_launches(launches: Sequence[Launch]) -> float:
     return sum((_apart(one.operator.name) or 0.0) * one.repeat / one.share for one in launches)
 
 
-def _cost(plan: Plan, launch: Launch, back: bool) -> float:
-    if isinstance(launch.operator, Scan):
+@lru_cache(maxsize=4096)
+def _cost(operator: Operator, stream: str, again: float, beside: float) -> float:
+    """Cost of a kernel, where layers are computed ``again`` at so many times the cost.
+
+    ``again`` is 0 in a forward. ``beside`` is what comes with the launch, but for what was measured as a whole.
+    """
+    if isinstance(operator, Scan):
         return TRITON
-    apart = _apart(launch.operator.name)
-    if apart is not None:
-        return apart
-    beside = _of_parameter(plan) if launch.completes else 0.0
-    if launch.operator.name == FIRST and plan.implementation.modules == "transformers":
-        beside += MODEL
-    again = AGAIN if plan.implementation.recompute_stops_early else 1.0
-    return WHOLE * (beside + _of_kernel(launch, again if back else 0.0))
+    apart = _apart(operator.name)
+    return WHOLE * (beside + _of_kernel(operator, stream, again)) if apart is None else apart
 
 
 @lru_cache(maxsize=4096)
@@ -110,27 +115,25 @@ def _apart(name: str) -> float | None:
     return next(chain(called, looped), None)
 
 
-def _of_kernel(launch: Launch, again: float) -> float:
-    """Cost of a kernel in a forward, or where layers are computed ``again`` at so many times the cost."""
-    name = launch.operator.name
-    if launch.stream == "communication":
+def _of_kernel(operator: Operator, stream: str, again: float) -> float:
+    name = operator.name
+    if stream == "communication":
         return SHARDED_LAUNCHES if name.startswith(SHARDED) else OPERATION[0]
     gradient = _is_gradient(name)
-    once = _of_kind(launch)[gradient] + (CHOSEN[gradient] if name in ROUTER else 0.0)
+    once = _of_kind(operator)[gradient] + (CHOSEN[gradient] if name in ROUTER else 0.0)
     if gradient or not again:
         return once
     return again * once + (CHECKPOINT if name in ONCE_A_LAYER else 0.0)
 
 
-def _of_kind(launch: Launch) -> tuple[float, float]:
+def _of_kind(operator: Operator) -> tuple[float, float]:
     """Cost of a kernel of this kind in the forward, and of a gradient."""
-    name = launch.operator.name
-    if LIGER in name:
+    if LIGER in operator.name:
         return IN_LIGER
-    if isinstance(launch.operator, Attention):
+    if isinstance(operator, Attention):
         return ATTENTION
-    if isinstance(launch.operator, Gemm):
-        return ADAPTER if ADAPTERS in name else PRODUCT
+    if isinstance(operator, Gemm):
+        return ADAPTER if ADAPTERS in operator.name else PRODUCT
     return OPERATION
 
 

@@ -5,12 +5,11 @@ import math
 from statistics import fmean, pstdev
 
 import pytest
+from launched import costs
 from paths import ROOT
 from row_files import json_rows
 
 from joulecast.simulator.instructions.eager_launches import CHECKPOINT, HOOKED, SHARDED_LAUNCHES, WHOLE
-from joulecast.simulator.instructions.host import launches_of
-from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 FOLDER = ROOT / "validate/recorded/host_launches"
@@ -67,13 +66,6 @@ def plan_of(model, *, row, tokens=64, batch=1, gpu="h200-sxm"):
             "parallelism": {"fsdp": True} if str(row.get("sharding")).startswith("fsdp") else {},
         }
     )
-
-
-def costs(plan):
-    """Launches of an iteration by what they cost, and kernels."""
-    (rank,) = plan_program(plan).ranks
-    kernels = sum(launch.repeat / launch.share for i in rank.order for launch in rank.types[i])
-    return float(launches_of(plan, rank.types)[list(rank.order)].sum()), kernels
 
 
 def of_a_layer(row, folder):

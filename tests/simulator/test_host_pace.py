@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from launched import costs
 
 import joulecast as jc
 from joulecast.errors import InputError
@@ -11,7 +12,7 @@ from joulecast.model.architecture.hf import load_model
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.kernels.operators import Gemm
 from joulecast.simulator.instructions.eager_launches import WHOLE, eager_launches
-from joulecast.simulator.instructions.host import host_gaps, launches_of, module_launches
+from joulecast.simulator.instructions.host import host_gaps, module_launches
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.training_loop import ASKED
@@ -36,15 +37,10 @@ def forecast(*args, **kwargs):
     return jc.predict(plan(*args, **kwargs))
 
 
-def launched(of):
-    (rank,) = plan_program(of).ranks
-    return float(launches_of(of, rank.types)[list(rank.order)].sum())
-
-
 def test_a_slow_host_sets_the_pace():
     """Where launches take the host longer than the GPU, an iteration takes as long as they; but for the step, 4 ms."""
     found = forecast(100.0)
-    assert found.time_s == pytest.approx(100e-6 * launched(plan()) + 4e-3, rel=0.01)
+    assert found.time_s == pytest.approx(100e-6 * costs(plan())[0] + 4e-3, rel=0.01)
 
 
 def test_a_quick_host_is_not_waited_for():
@@ -114,7 +110,7 @@ def test_sharding_costs_the_host_as_many_launches_a_unit():
     layers = load_model("llama-3.2-1b").layers
     assert 3 * layers <= communications <= 3 * layers + 3
     # Beside these there are copies around them, and its parameters are stepped as DTensors.
-    assert WHOLE * 27 * communications < launched(sharded) - launched(plan()) < WHOLE * 32 * communications
+    assert WHOLE * 27 * communications < costs(sharded)[0] - costs(plan())[0] < WHOLE * 32 * communications
 
 
 def test_gaps_need_a_host():
