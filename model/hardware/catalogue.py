@@ -127,7 +127,7 @@ def _load_gpu(name: str, seen: tuple[str, ...]) -> GpuDescription:
     # Files may change between two calls; what a package ships does not.
     if is_path(name):
         return _complete(read_gpu(name), (*seen, _beside("", name)))
-    if Path(name).is_file() and name not in gpu_names():
+    if isfile(name) and name not in gpu_names():
         remedy = "Give a TOML file, as joulecast calibrate --out GPU.toml writes it."
         raise InputError("a description of a GPU ends in .toml", file=name, remedy=remedy)
     return _load_shipped(name, seen)

@@ -76,7 +76,7 @@ def test_where_no_single_constraint_suffices_the_plan_nearest_to_all_is_told() -
     rows = [row(1.5, 101.0), row(1.2, 130.0)]
     error = refused(rows, space(max_time_s=1.0, max_energy_j=100.0), "plan", kept=True)
     assert "the tightest is max_energy_j = 100: no single constraint suffices" in error.message
-    assert error.message.endswith("has 130, max_time_s 1.2")
+    assert error.message.endswith("has max_energy_j 130, max_time_s 1.2")
     assert error.remedy is not None and error.remedy.startswith("Loosen these and go on with --resume")
     assert choose.nearest_to_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), 1) == [rows[1]]
 
