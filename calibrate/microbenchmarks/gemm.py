@@ -44,8 +44,8 @@ def square(bench: Bench, size: int, data: str) -> Kernel:
     return Kernel(lambda: torch.mm(left, right.t(), out=out), result=lambda: out)
 
 
-def _operands(bench: Bench) -> tuple[Any, Any]:
-    """A as (M, K) and B as (K, N), stored as the layout says.
+def _operands(bench: Bench, *batch: int) -> tuple[Any, Any]:
+    """A as (M, K) and B as (K, N), of each product of a ``batch``, stored as the layout says.
 
     ``tn``: both with K innermost, as activations and a weight; ``nn``: B with N innermost, as for the gradient of the
     input; ``nt``: A with M and B with N innermost, as for the gradient of a weight.
@@ -53,19 +53,18 @@ def _operands(bench: Bench) -> tuple[Any, Any]:
     m, n, k = bench.whole("M"), bench.whole("N"), bench.whole("K")
     layout = str(bench.row.get("layout") or "tn")
     if layout == "tn":
-        return bench.values(m, k), bench.values(n, k).t()
+        return bench.values(*batch, m, k), bench.values(*batch, n, k).transpose(-1, -2)
     if layout == "nn":
-        return bench.values(m, k), bench.values(k, n)
+        return bench.values(*batch, m, k), bench.values(*batch, k, n)
     if layout == "nt":
-        return bench.values(k, m).t(), bench.values(k, n)
+        return bench.values(*batch, k, m).transpose(-1, -2), bench.values(*batch, k, n)
     raise MeasurementError(f"{bench.name}: unknown layout {layout!r}", key="layout", remedy="Known: tn, nn, nt.")
 
 
 def _batched(bench: Bench) -> Kernel:
     torch, batch = bench.torch, bench.whole("batch")
-    m, n, k = bench.whole("M"), bench.whole("N"), bench.whole("K")
-    left, right = bench.values(batch, m, k), bench.values(batch, n, k).transpose(1, 2)
-    out = bench.empty(batch, m, n)
+    left, right = _operands(bench, batch)
+    out = bench.empty(batch, bench.whole("M"), bench.whole("N"))
     once = _with_precision(torch, str(bench.row.get("dtype") or "bf16"), lambda: torch.bmm(left, right, out=out))
     return Kernel(once, result=lambda: out)
 

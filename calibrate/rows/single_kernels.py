@@ -28,6 +28,7 @@ ATTENTION_BACKENDS = {
     "FLASH_ATTENTION_3": "flash-attention-3",
     "FLASH_ATTN": "flash-attn-2",
     "FLEX_ATTENTION": "flex",
+    "EFFICIENT_ATTENTION": "memory-efficient",
     "TE_CUDNN": "te-cudnn",
     "VENDOR_ATTENTION": "cudnn",
 }

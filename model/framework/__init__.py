@@ -1,7 +1,7 @@
 """What a framework decides, and how its kernels are told apart, listed and tiled.
 
 - ``implementation``: the options that decide what is launched; ``narrow``: those of linear layers in FP8 and FP4;
-  ``lora``: of adapters beside frozen ones; ``muon``: of an optimizer of matrices.
+  ``lora``: of adapters beside frozen ones; ``muon``: of an optimizer of matrices; ``wide_values``: fp32, and TF32.
 - ``launches``: operators on streams in program order; ``launch_shares``: equal shares of them; ``placed``: over the
   links of their groups.
 - ``deterministic``: what PyTorch's deterministic algorithms launch besides.

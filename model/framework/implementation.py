@@ -73,6 +73,8 @@ class Implementation(HashedOnce):
         the backward has what it needs (PyTorch's checkpoints since 2.1), or runs the layer to its end.
     dtype
         Of parameters and activations.
+    tf32
+        Whether products of fp32 run in TF32.
     ctas
         Thread blocks that collectives are held to, ``None`` for the library's choice.
     threads
@@ -206,6 +208,7 @@ class Implementation(HashedOnce):
     recompute_interval: int = 1
     recompute_stops_early: bool = True
     dtype: str = "bf16"
+    tf32: bool = False
     ctas: int | None = None
     threads: int | None = None
     copy_engines: bool = False

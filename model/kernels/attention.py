@@ -41,7 +41,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
 from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_wider, pace
-from joulecast.model.kernels.operators import products_width
+from joulecast.model.kernels.operators import DTYPE_BYTES, products_width
 from joulecast.model.kernels.positions import WINDOWS, looked_at
 
 Array = NDArray[np.float64]
@@ -49,6 +49,8 @@ Bool = NDArray[np.bool_]
 
 #: PyTorch's flex attention: a Triton kernel that goes by a list of squares, on one grid over the sequence.
 FLEX = "flex"
+#: PyTorch's kernels for values that no other kernel takes, fp32 among them (CUTLASS' ``fmha``, after xFormers).
+EFFICIENT = "memory-efficient"
 #: Rows of queries and of keys in one block.
 BLOCK = 128.0
 #: Kernels that no card was asked about: whose they resemble, and at what pace forward and backward. FlashAttention's
@@ -65,14 +67,22 @@ RESEMBLES: dict[str, tuple[str, tuple[float, float]]] = {
     "flash-attn-2": ("flash-attention-2", (1.17, 1.23)),
     "te-cudnn": ("cudnn", (1.12, 1.035)),
     FLEX: ("flash-attention-2", (1.22, 1.21)),
+    EFFICIENT: ("flash-attention-2", (0.277, 0.247)),
 }
+#: Backends whose main kernel of the backward sums gradients itself.
+SUMS_ITSELF = (FLEX, EFFICIENT)
 #: Overhead of a block of queries over that of the kernels that a backend resembles, forward and backward [+-0.1].
-BEGINS = {FLEX: (1.6, 1.13)}
+BEGINS = {FLEX: (1.6, 1.13), EFFICIENT: (0.0, 0.1)}
 #: Energy of an operation over that of the kernels that a backend resembles, forward and backward [+-0.03].
-DEARER = {FLEX: (0.83, 0.85)}
+DEARER = {FLEX: (0.83, 0.85), EFFICIENT: (5.4, 5.7)}
 #: Cycles of flex attention's kernels for each doubling of heads over 128, forward and backward, over those of the same
 #: operations: heads of 256 in windows of 1,024 on an H100 and an H200 (`validate/recorded/windows`) [estimates, +-8 %].
 WIDE_FLEX = (1.18, 2.3)
+#: The same of PyTorch's memory-efficient ones for each halving below 128, which run 1.2 and 1.05 times as long again in
+#: heads of 64 as FlashAttention-2's [estimates, +-5 %].
+NARROW_EFFICIENT = (1.25, 1.0)
+#: What they reach of fp32's rate on cards without TF32, beside what others reach of TF32's: half of it [estimate].
+PLAIN_EFFICIENT = 5.0
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
 #: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
 #: meet within 3 % [estimates, +-6 %].
@@ -188,6 +198,15 @@ def resembled(backend: str, direction: str) -> tuple[str, float]:
     return kernels, paces[direction == "backward"]
 
 
+def products_rate(backend: str, dtype: str, gpu: GpuModel) -> float:
+    """Operations of a type that attention's kernels go by [1/cycle]: of fp32 those in TF32, where there are such."""
+    if backend != EFFICIENT or dtype != "fp32":
+        return gpu.flops_per_cycle(dtype)
+    if "tensor_flops_per_sm_per_cycle.tf32" in gpu.device:
+        return gpu.flops_per_cycle("tf32")
+    return PLAIN_EFFICIENT * gpu.flops_per_cycle("fp32")
+
+
 def attention_work(
     shapes: AttentionShapes,
     backend: str,
@@ -223,7 +242,7 @@ def attention_work(
         skips = shapes.batch * shapes.heads <= fp8.most_heads
         shapes = replace(shapes, causal=np.where(skips, shapes.causal, 0.0))
     faster = 1.0 if fp8 is None else getattr(fp8, direction)
-    rate = faster * gpu.flops_per_cycle("bf16" if fp8 is not None else dtype) / gpu.sm_count
+    rate = faster * products_rate(backend, "bf16" if fp8 is not None else dtype, gpu) / gpu.sm_count
     block_flops, block_cycles = _block(shapes, backend, direction, gpu, each_score, rate)
     heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
@@ -246,8 +265,9 @@ def attention_work(
         passes = _in_rounds(shapes, mean, gpu.sm_count, paired=deterministic > 1)
     cycles = block_cycles * passes + gpu[prefix + "fixed_cycles"]
     executed = block_flops * heads * (blocks + hidden + own * per_head)
-    hbm_bytes = _hbm_bytes(shapes, direction, 1.0 if fp8 is None else 0.5)
-    waited = _full_speed_bytes(shapes, sums=backend != FLEX) if backward else hbm_bytes
+    size = DTYPE_BYTES[dtype]
+    hbm_bytes = _hbm_bytes(shapes, direction, size, max(size, 2.0))
+    waited = _full_speed_bytes(shapes, max(size, 2.0), sums=backend not in SUMS_ITSELF) if backward else hbm_bytes
     memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]
     return AttentionWork(cycles, mean / passes, executed, hbm_bytes, memory_s)
 
@@ -273,6 +293,8 @@ def _block(
     products = flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
+    if backend == EFFICIENT:
+        products = products * NARROW_EFFICIENT[backward] ** np.log2(128.0 / shapes.head_dim).clip(0.0)
     return flops, _with_scores(products, shapes.head_dim, each_score, backend, backward=backward)
 
 
@@ -335,28 +357,28 @@ def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -
     return per_head, blocks, keys, apart
 
 
-def _hbm_bytes(shapes: AttentionShapes, direction: str, width: float) -> Array:
-    """Bytes to and from memory, shape ``(n,)``; ``width`` is that of inputs over bf16's, results stay wide [1]."""
-    queried = shapes.batch * shapes.sequence * shapes.head_dim * 2.0 * shapes.heads
-    read = shapes.batch * shapes.keys * shapes.head_dim * 2.0 * shapes.kv_heads
+def _hbm_bytes(shapes: AttentionShapes, direction: str, size: float, results: float) -> Array:
+    """Bytes to and from memory, shape ``(n,)``, of values of ``size`` bytes and results of ``results`` bytes."""
+    queried = shapes.batch * shapes.sequence * shapes.head_dim * shapes.heads
+    read = shapes.batch * shapes.keys * shapes.head_dim * shapes.kv_heads
     if direction == "forward":
-        return np.asarray((1.0 + width) * queried + width * 2.0 * read)
+        return np.asarray((results + size) * queried + size * 2.0 * read)
     # Q, O, dO, dQ; K, V, dK, dV; fp32 accumulator of dQ written, added to and converted
-    return np.asarray((1.0 + 3.0 * width) * queried + (2.0 + 2.0 * width) * read + 6.0 * queried)
+    return np.asarray((results + 3.0 * size) * queried + 2.0 * (results + size) * read + 12.0 * queried)
 
 
-def _full_speed_bytes(shapes: AttentionShapes, *, sums: bool) -> Array:
+def _full_speed_bytes(shapes: AttentionShapes, size: float, *, sums: bool) -> Array:
     """Bytes that the memory would move at its peak while backward's smaller kernels run, shape ``(n,)``.
 
-    O and dO in bf16 are read for their product; dQ is read in fp32 and rounded; dK and dV of every head are read and
-    summed where heads share keys. Without ``sums`` the main kernel does the latter two itself.
+    O and dO, of ``size`` bytes a value, are read for their product; dQ is read in fp32 and rounded; dK and dV of every
+    head are read and summed where heads share keys. Without ``sums`` the main kernel does the latter two itself.
     """
     width = np.where(shapes.value_dim > 0, shapes.value_dim, shapes.head_dim)
     tokens = shapes.batch * shapes.heads * shapes.sequence
     shared = np.where(shapes.kv_heads < shapes.heads, 1.0 + shapes.kv_heads / shapes.heads, 0.0)
     keys = shapes.batch * shapes.heads * shapes.keys * shapes.head_dim
     rounded = 6.0 * tokens * shapes.head_dim + 4.0 * shared * keys
-    return np.asarray(4.0 * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
+    return np.asarray(2.0 * size * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
 
 
 def _with_scores(cycles: Array, head_dim: Array, each_score: str, backend: str, *, backward: bool) -> Array:

@@ -20,7 +20,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.product_cut import Cut, Cutter, cut_of
 from joulecast.model.kernels.product_pace import REFERENCE_TILE, Pace
-from joulecast.model.kernels.product_tiles import ProductTiles, product_tiles
+from joulecast.model.kernels.product_tiles import NEWER, KernelKind, ProductTiles, kernel_kind, product_tiles
 from joulecast.model.kernels.streaming import residency
 
 Array = NDArray[np.float64]
@@ -41,6 +41,14 @@ UNEVEN = 128.0
 #: which four products of 1 x 128 by 128 x 128 values on an H200 then bore out within 4 %; where both operands have
 #: 1 x 128, the larger of two products there (`validate/recorded/h200_sxm/fp8_kernels.jsonl`) [estimate, +-8 %].
 EFFICIENCY = {"blocked": 0.83, "row_blocks": 0.64}
+#: Shares of TF32's rate that products reach on Hopper by their layout. Its matrix units take operands of other than 16
+#: bits along K alone (``wgmma``: PTX ISA), one of them from registers: kernels turn an operand on its way there, and
+#: where both would have to be cuBLAS takes those of Ampere (``cutlass_80_tensorop_s1688gemm`` in traces), at half the
+#: rate. 14 products on an H200 (`validate/recorded/wide_values`) [+-0.05].
+TURNED_TF32 = {"tn": 1.0, "nn": 0.88, "nt": 0.59}
+#: Energy of their matrix units' operations over that of operands along K: by the clocks that these products got at the
+#: power limit [+-0.05].
+TURNED_TF32_ENERGY = {"tn": 1.0, "nn": 1.06, "nt": 1.2}
 #: What each further width of bf16 in a result, written or read again, adds to a tile's overhead, as a share of it. With
 #: it gradients of weights that are added to fp32 are as far off as products with results in bf16: SimuMax's 22 large
 #: ones on A100, 3 % too short without; on B200 alone it would be about 1 [estimate, 0.3 to 1].
@@ -121,14 +129,17 @@ def gemm_work(
     size = DTYPE_BYTES[dtype]
     width = output_bytes_per_element or size
     sm_rate = gpu.flops_per_cycle(dtype) / gpu.sm_count
-    shared_memory, along_k = gpu.device["shared_memory_per_sm_bytes"], layout == "tn"
-    library = product_tiles(shared_memory, sm_rate * size, dtype, along_k, bias, grouped)
+    kind = _kind(dtype, gpu)
+    library = product_tiles(kind, dtype, layout, bias, grouped)
     by = Cutter(library, layout, size, sm_rate, gpu.sm_count, gpu.max_clock_mhz, separate)
     cut = cut_of(by, shapes.m, shapes.n, shapes.k, shapes.batch, shapes.spare)
     pace = Pace(
         library=library,
         size=size,
-        rate=sm_rate * _share_of_rate(dtype, layout, gpu, scaled) * _share_of_grouped(library, cut, layout),
+        rate=sm_rate
+        * _share_of_rate(dtype, layout, gpu, scaled)
+        * _share_of_grouped(library, cut, layout)
+        * _share_of_turned(dtype, layout, kind),
         eta=gpu["kernel.gemm.eta"],
         penalty=gpu["kernel.gemm.tile_penalty"],
         loads=gpu["kernel.gemm.load_bytes_per_sm_cycle"],
@@ -162,6 +173,21 @@ def _share_of_rate(dtype: str, layout: str, gpu: GpuModel, scaled: str) -> float
     """Share of a type's rate that products of this kind reach beside bf16's of both operands along K."""
     share = _share_of_type(dtype, gpu) * gpu.get(f"kernel.gemm.layout.{layout}", 1.0)
     return share * gpu.get(f"kernel.gemm.efficiency.{scaled}", EFFICIENCY[scaled]) if scaled else share
+
+
+def _share_of_turned(dtype: str, layout: str, kind: KernelKind) -> float:
+    """Share of the rate that Hopper's products in TF32 reach where an operand does not lie along K."""
+    return TURNED_TF32[layout] if dtype == "tf32" and kind is NEWER else 1.0
+
+
+def turned_energy(dtype: str, layout: str, gpu: GpuModel) -> float:
+    """Energy of matrix units' operations over that of operands along K [1]."""
+    return TURNED_TF32_ENERGY[layout] if dtype == "tf32" and _kind(dtype, gpu) is NEWER else 1.0
+
+
+def _kind(dtype: str, gpu: GpuModel) -> KernelKind:
+    rate = gpu.flops_per_cycle(dtype) / gpu.sm_count * DTYPE_BYTES[dtype]
+    return kernel_kind(gpu.device["shared_memory_per_sm_bytes"], rate, dtype)
 
 
 def _share_of_grouped(library: ProductTiles, cut: Cut, layout: str) -> Array | float:

@@ -17,19 +17,22 @@ from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footp
 from joulecast.model.kernels.attention import (
     BLOCK,
     DEARER,
+    EFFICIENT,
     FLEX,
     MASK,
+    NARROW_EFFICIENT,
     ONE_AFTER_ANOTHER,
     AttentionShapes,
     AttentionWork,
     DocumentBlocks,
     attention_work,
+    products_rate,
     resembled,
 )
 from joulecast.model.kernels.attention_fp8 import FP8_SAVES
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
-from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work
+from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work, turned_energy
 from joulecast.model.kernels.head_width import REFERENCE, WIDE_ENERGY
 from joulecast.model.kernels.multi_tensor import FITTED_BYTES as MULTI_TENSOR
 from joulecast.model.kernels.multi_tensor import lower_steps
@@ -195,6 +198,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     peak = gpu.device["memory_bandwidth_bytes_per_s"]
     flops = 2.0 * shapes.m * shapes.n * shapes.k * shapes.batch
     summing = FAST_ACCUMULATION if first.fast_accumulation else 1.0
+    per_flop = _tensor_pj_per_flop(first.dtype, gpu) * turned_energy(first.dtype, first.layout, gpu)
     use = flops / (gpu.flops_per_cycle(first.dtype) * work.cycles)
     results = work.output_bytes / ADDED_SHARE
     dominate = results / peak > work.cycles / (gpu.max_clock_mhz * 1e6)
@@ -202,7 +206,7 @@ def _gemm(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     whole = {
         "core_cycles": work.cycles * slower,
         "memory_s": np.where(added, results, work.hbm_bytes / gpu["kernel.gemm.bandwidth_share"]) / peak,
-        "tensor_j": flops * _tensor_pj_per_flop(first.dtype, gpu) * dearer * summing * PICO * toggle,
+        "tensor_j": flops * per_flop * dearer * summing * PICO * toggle,
         "onchip_j": (work.l2_bytes * gpu["power.gemm_pj_per_l2_byte"] + work.output_bytes * gpu["power.l2_pj_per_byte"])
         * (PICO * toggle),
         "hbm_j": hbm_energy_j(work.hbm_bytes, gpu, first.data),
@@ -260,6 +264,8 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     flops = column(operators, "flops")
     switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
     widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
+    if first.backend == EFFICIENT:
+        widen = widen * NARROW_EFFICIENT[first.direction == "backward"] ** narrow
     if kernels == "cudnn" and first.direction == "backward" and first.each_score != MASK:
         widen = np.where((shapes.head_dim > REFERENCE) & (shapes.value_dim == 0), WIDE_ENERGY, widen)
     return {
@@ -268,7 +274,7 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
         "memory_s": work.memory_s,
         "overlap": np.full(len(operators), ONE_AFTER_ANOTHER if first.direction == "backward" else 0.0),
         "activity": work.busy_share,
-        "tensor_use": column(operators, "flops") / (gpu.flops_per_cycle(first.dtype) * work.cycles),
+        "tensor_use": column(operators, "flops") / (products_rate(first.backend, first.dtype, gpu) * work.cycles),
         "tensor_j": switched * per_flop * PICO * widen,
         "hbm_j": hbm_energy_j(work.hbm_bytes, gpu),
     }

@@ -153,10 +153,10 @@ def products_width(mean: Number, values: Number, *, backward: bool) -> Number:
 class Attention(HashedOnce):
     """Fused softmax(Q·Kᵀ)·V or its gradient.
 
-    ``backend`` is ``flash-attention-1``, ``-2``, ``-3``, ``flash-attn-2`` or ``cudnn``; ``direction`` is ``forward`` or
-    ``backward``. The backward includes the backend's small helper kernels (dot of dO and O, conversion of dQ, reduction
-    over groups). ``kv_sequence`` keys, where they are not as many as the queries (0), end where the queries end: a
-    causal mask hides only the keys behind each query.
+    ``backend`` is ``flash-attention-1``, ``-2``, ``-3``, ``flash-attn-2``, ``cudnn``, ``flex`` or
+    ``memory-efficient``; ``direction`` is ``forward`` or ``backward``. The backward includes the backend's small helper
+    kernels (dot of dO and O, conversion of dQ, reduction over groups). ``kv_sequence`` keys, where they are not as many
+    as the queries (0), end where the queries end: a causal mask hides only the keys behind each query.
     With a ``window`` a query sees so many keys, the one at its own position the last of them.
     With a ``tile`` it is a kernel of that tile, whatever the backend. ``each_score`` says what happens to every score
     beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the addition of a mask that is read

@@ -32,6 +32,8 @@ DEEP_BYTES = 200e3
 PAIRED_RATE = 16000.0
 #: Types for whose products only the older kinds of kernels exist.
 OLDER_TYPES = ("fp32", "fp64")
+#: Type and layout for which Hopper's instructions take neither operand as it lies, so that the older kernels run.
+TURNED_TWICE = ("tf32", "nt")
 #: Rows and columns of the result that the libraries' kernels for large products take at a time, by names in profiles of
 #: cuBLAS on Hopper (which give columns x rows, for it computes the transpose).
 LARGE = ((128, 320), (256, 128), (128, 256), (192, 192), (128, 192), (192, 128))
@@ -153,10 +155,8 @@ class ProductTiles:
     small_side: float = 0.0
 
 
-def product_tiles(
-    shared_memory_bytes: float, rate: float, dtype: str, along_k: bool, bias: bool = False, grouped: bool = False
-) -> ProductTiles:
-    """The choices for products of one kind.
+def kernel_kind(shared_memory_bytes: float, rate: float, dtype: str) -> KernelKind:
+    """How a library's kernels for a type run on a GPU.
 
     Parameters
     ----------
@@ -166,17 +166,29 @@ def product_tiles(
         Operations of an SM in a cycle, times the bytes of an operand's value.
     dtype
         Of the operands.
-    along_k
-        Whether both operands lie along K.
+    """
+    if shared_memory_bytes < DEEP_BYTES or dtype in OLDER_TYPES:
+        return OLDER
+    return PAIRED if rate >= PAIRED_RATE else NEWER
+
+
+def product_tiles(kind: KernelKind, dtype: str, layout: str, bias: bool = False, grouped: bool = False) -> ProductTiles:
+    """The choices for products of one kind.
+
+    Parameters
+    ----------
+    kind
+        How the library's kernels run.
+    dtype, layout
+        As in :class:`~joulecast.model.kernels.operators.Gemm`.
     bias
         Whether a bias is added to the result.
     grouped
         Whether one of PyTorch's kernels takes them as a list of products.
     """
-    if shared_memory_bytes < DEEP_BYTES or dtype in OLDER_TYPES:
+    if kind is OLDER or (kind is NEWER and (dtype, layout) == TURNED_TWICE):
         return _older()
-    kind = PAIRED if rate >= PAIRED_RATE else NEWER
-    return _grouped(kind) if grouped and dtype in GROUPED_TYPES else _newer(kind, along_k, bias)
+    return _grouped(kind) if grouped and dtype in GROUPED_TYPES else _newer(kind, layout == "tn", bias)
 
 
 @cache

@@ -68,7 +68,7 @@ def layer_bytes(s: Shard) -> float:
         weights += hidden * (s.state_space.projected + s.state_space.inner)
     if s.delta_net is not None:
         weights += hidden * (s.delta_net.projected + s.delta_net.values)
-    scores = _masked_scores(s) if masked_attention.masked(s) else 0.0
+    scores = _masked_scores(s) if masked_attention.masked(s) or math_attention.applies(s) else 0.0
     written = transformers_attention.applies(s) and not s.implementation.recomputes("core_attn")
     scores += _written_scores(s) if written else 0.0
     if s.config.experts is not None:
@@ -148,6 +148,8 @@ def _read_by_attention(s: Shard) -> int:
     written = transformers_attention.applies(s)
     if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 and not written:
         return s.qkv_width + s.attention_width
+    if math_attention.applies(s):  # which keeps copies of queries, keys and values alone
+        return s.attention_width
     if written or whole_graph(s) or masked_attention.masked(s):
         # Where values are a slice of the joint product, all of it is kept with them.
         part = s.config.sliced_projections and s.heads == s.kv_heads and not written

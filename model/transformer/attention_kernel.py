@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.attention import EFFICIENT
 from joulecast.model.kernels.operators import Attention
 
 #: Kernels that transformers hands a window and a cap of scores; PyTorch's own it hands a mask, and no cap.
@@ -41,8 +42,10 @@ def masks_documents(s: Shard) -> bool:
 
 
 def _kernels(s: Shard) -> str:
-    backend = s.implementation.attention_backend
-    return "te-cudnn" if backend == "cudnn" and s.implementation.framework == "megatron" else backend
+    run = s.implementation
+    if run.attention_backend != "cudnn":
+        return run.attention_backend
+    return "te-cudnn" if run.framework == "megatron" else EFFICIENT if run.dtype == "fp32" else "cudnn"
 
 
 def softcapped(s: Shard) -> bool:

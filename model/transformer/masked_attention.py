@@ -42,13 +42,12 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """Attention of :func:`repeated` keys and values, behind the mask's conversion where it takes one."""
     if transformers_attention.applies(s):
         return _written_forward(s)
-    if not masked(s):
-        return core_attention.core_attention(s, "forward")
     dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
-    mask = streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype)
+    mask = (streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype),) if masked(s) else ()
     if math_attention.applies(s):
-        return (mask, *math_attention.forward(s))
-    return (mask, *with_mask(core_attention.core_attention(s, "forward"), s))
+        return (*mask, *math_attention.forward(s))
+    launches = core_attention.core_attention(s, "forward")
+    return (*mask, *with_mask(launches, s)) if masked(s) else launches
 
 
 def repeated(s: Shard) -> tuple[Launch, ...]:

@@ -25,10 +25,11 @@ FLAG = 0.25
 
 
 def applies(s: Shard) -> bool:
-    """Whether PyTorch's attention is given fewer keys than queries without being told so."""
+    """Whether PyTorch's attention is given fewer keys than queries, without being told so or in fp32."""
     run = s.implementation
-    one = s.config.own_code == "falcon" and s.config.kv_heads == 1 < s.config.heads
-    return one and run.modules == "transformers" and run.attention_backend != "unfused"
+    one = s.config.own_code == "falcon" and s.config.kv_heads == 1
+    shared = s.config.kv_heads < s.config.heads and (one or run.dtype == "fp32")
+    return shared and run.modules == "transformers" and run.attention_backend != "unfused"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:

@@ -15,6 +15,7 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.placed import placed, placed_launches
+from joulecast.model.framework.wide_values import in_tf32
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.training import step
 from joulecast.model.training.generation import PREFIX, generation
@@ -146,6 +147,13 @@ def instruction_launches(
     plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool = False
 ) -> tuple[Launch, ...]:
     """What one instruction of a pipeline rank launches; ``reduces``: with gradients' reduction beside it."""
+    launches = _launches_of(plan, impl, instruction, rank, reduces)
+    return in_tf32(launches) if impl.tf32 else launches
+
+
+def _launches_of(
+    plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool
+) -> tuple[Launch, ...]:
     if instruction.kind == OPTIMIZER:
         return _tail(plan, impl, rank)
     if instruction.kind == GENERATION:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from joulecast.model.framework.wide_values import TF32
 from joulecast.simulator.job_files.accelerate import configured_launch, read_sharding
 from joulecast.simulator.job_files.adapters import put_precision, read_adapters
 from joulecast.simulator.job_files.asked import Asked
@@ -175,6 +176,7 @@ def _precision(config: SettingsFile, accelerate: Sequence[SettingsFile], draft: 
     bool
         Whether precision is mixed: of the first two, not of the parameters' own type.
     """
+    in_tf32 = config.value("tf32", (bool, str), False) is True  # which products of 16 bits do not ask for
     halves = [key for key in ("bf16", "fp16") if config.value(key, (bool, str), False) is not False]
     if len(halves) > 1 and not config.given("bf16"):
         halves = ["fp16"]  # as TRL's default of bf16 gives way
@@ -198,7 +200,10 @@ def _precision(config: SettingsFile, accelerate: Sequence[SettingsFile], draft: 
             "nothing says bf16 or fp16: forecast in fp32, as the Trainer then computes; TRL's own commands, such as "
             "trl sft --config FILE, take bf16, which --set workload.precision=bf16 says of other code"
         )
-    draft.put("workload.precision", "bf16" if kind is True else _TYPES.get(str(kind), "fp32"), *config.source(key))
+    precision = "bf16" if kind is True else _TYPES.get(str(kind), "fp32")
+    if precision == "fp32" and in_tf32:
+        precision, key = TF32, "tf32"
+    draft.put("workload.precision", precision, *config.source(key))
     return False
 
 

@@ -22,7 +22,7 @@ PASSED_OVER = re.compile(
     |preprocessing_\w+|overwrite_cache|max_(train|eval)?_?samples|shuffle\w*|streaming|buffer_size|template|chat_template\w*
     |(image|video)_(folder|min_pixels|maxlen|fps)|conversation|special_tokens|tokens|eos_token|pad_token|tokenizer_\w+|model_type|processor_type|is_\w+_derived_model
     |trust_remote_code|model_revision|token|include_\w+|remove_unused_columns|label_names|local_rank|ddp_\w+|torchdistx_path
-    |tf32|low_cpu_mem_usage|low_cpu_fsdp|completion_only_loss|assistant_only_loss|default_system_message|system|model_author|lazy_preprocess|use_cache
+    |low_cpu_mem_usage|low_cpu_fsdp|completion_only_loss|assistant_only_loss|default_system_message|system|model_author|lazy_preprocess|use_cache
     |average_tokens_\w+|gradient_checkpointing_kwargs|bf16_full_eval|fp16_full_eval|skip_\w+|accelerator_config|full_determinism
     |ray_\w+|experiment_\w+|sample_packing_\w+|pad_to_multiple_of|min_sample_len|excess_length_strategy|resize_\w+
     |ignore_\w+|fsdp_(config|version|final\w*)|fsdp_transformer\w+|validation_\w+|text_column|adapter_name_or_path|lora(plus)?_\w+|peft_\w+|qlora_\w+

@@ -33,6 +33,7 @@ from joulecast.simulator.plan_file.stages import TP
 from joulecast.simulator.plan_file.stored import check_stored
 from joulecast.simulator.plan_file.tiles import check_tiles
 from joulecast.simulator.plan_file.training_loop import check_training_loop
+from joulecast.simulator.plan_file.wide_values import check_wide_values
 from joulecast.simulator.schedules import TWO_WAY, fewest_microbatches
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     _megatron_only(plan, source)
     check_context(plan, source)
     check_attention(plan, gpu, source)
+    check_wide_values(plan, source)
     check_layers(plan, source)
     check_documents(plan, source)
     check_experts(plan, source)

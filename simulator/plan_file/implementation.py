@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from joulecast.model.framework.implementation import Implementation
+from joulecast.model.framework.wide_values import TF32
 from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.documents import slowest_documents
@@ -35,7 +36,8 @@ def implementation_of(plan: Plan) -> Implementation:
         plan.implementation,
         plan.overlap,
         recompute=plan.schedule.recompute,
-        dtype="bf16" if w.narrow else w.precision,
+        dtype=w.dtype,
+        tf32=w.precision == TF32,
         narrow=w.narrow,
         lora=w.lora,
         scaled_loss=is_trainer(plan) or plan.microbatches > 1,

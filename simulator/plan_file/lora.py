@@ -9,6 +9,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.lora import Lora
 from joulecast.model.transformer.modules_layer import linears
+from joulecast.simulator.plan_file.precisions import compute_dtype
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
@@ -49,7 +50,7 @@ def read_lora(parsed: PlanFile, model: ModelConfig, source: Source) -> Lora | No
     table = parsed.workload.lora
     if table is None:
         return None
-    narrow = parsed.workload.precision
+    narrow = compute_dtype(parsed)
     if table.precision not in ("fp32", narrow):
         raise source.error(
             f"adapters in {table.precision} beside a model in {narrow}", PRECISION, remedy=f'Use "fp32" or "{narrow}".'
@@ -110,7 +111,7 @@ def lora_assumptions(plan: Plan) -> tuple[str, ...]:
     if weights is None or lora is None:
         return ()
     all_of_them = plan.workload.model.parameters + weights
-    precision, caster = plan.workload.precision, "FSDP" if plan.parallelism.fsdp else "torch.autocast"
+    precision, caster = plan.workload.dtype, "FSDP" if plan.parallelism.fsdp else "torch.autocast"
     cast = f", which {caster} casts to {precision}" if lora.dtype != precision else ""
     said = f"{weights:,} of {all_of_them:,} parameters are trained, in {lora.dtype}{cast}; the rest is frozen"
     if not lora.base:
@@ -149,7 +150,7 @@ def check_lora(plan: Plan, source: Source) -> None:
 
 
 def _check_precision(plan: Plan, lora: Lora, source: Source) -> None:
-    run, narrow = plan.implementation, plan.workload.precision
+    run, narrow = plan.implementation, plan.workload.dtype
     wide = run.parameter_precision != narrow
     problems = (
         (plan.parallelism.fsdp, "under FSDP", "Set parallelism.fsdp = false"),

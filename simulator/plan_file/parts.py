@@ -12,6 +12,7 @@ from joulecast.model.framework.muon import Muon
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.framework.packing import Packed, Packing
 from joulecast.model.framework.tiling import Tiles
+from joulecast.model.framework.wide_values import values_dtype
 from joulecast.model.hashing import HashedOnce, hashed_once
 from joulecast.model.power.limits import NODE_CLOCK_SPREAD
 from joulecast.model.training.nanobatches import Window
@@ -99,6 +100,11 @@ class Workload:
     num_iterations: int = 1
     old_log_probabilities: bool = False
     rollout: Rollout | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Type of weights and activations, and of all that is not multiplied in FP8, FP4 or TF32."""
+        return values_dtype(self.precision)
 
     @property
     def sequences_of_sample(self) -> int:

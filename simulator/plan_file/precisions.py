@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from joulecast.errors import NotYetError
-from joulecast.model.framework.narrow import NARROW
+from joulecast.model.framework.wide_values import values_dtype
 from joulecast.simulator.plan_file.schema import PlanFile
 from joulecast.simulator.plan_file.source import Source
 
@@ -69,7 +69,7 @@ def check_types(parsed: PlanFile, source: Source) -> None:
 
 def compute_dtype(parsed: PlanFile) -> str:
     """Type of weights and of all that is not multiplied in FP8 or FP4."""
-    return "bf16" if parsed.workload.precision in NARROW else parsed.workload.precision
+    return values_dtype(parsed.workload.precision)
 
 
 def parameter_dtype(parsed: PlanFile) -> str:

@@ -210,9 +210,10 @@ class WorkloadTable(Table):
     )
     micro_batch_size: int = Field(1, gt=0, description="Samples of one micro-batch on one data-parallel rank.")
     global_batch_size: int = Field(gt=0, description="Samples of one iteration over all data-parallel ranks.")
-    precision: Literal["bf16", "fp16", "fp32", "fp8", "fp4"] = Field(
+    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8", "fp4"] = Field(
         "bf16",
-        description="Type of weights and activations; fp8, fp4 (NVFP4, megatron): of linear layers, all else in bf16.",
+        description="Type of weights and activations; fp8, fp4 (NVFP4, megatron): of linear layers, all else in bf16; "
+        'tf32: fp32 with products in TF32 (pytorch-eager, set_float32_matmul_precision("high")).',
     )
     fp8_recipe: Recipe | None = Field(
         None,

@@ -12,7 +12,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels import product_cut
 from joulecast.model.kernels.gemm import GemmShapes, GemmWork, gemm_work
 from joulecast.model.kernels.product_cut import Cutter, cut_of
-from joulecast.model.kernels.product_tiles import product_tiles
+from joulecast.model.kernels.product_tiles import NEWER, OLDER, product_tiles
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_a_fit_finds_it_once(h200: GpuModel, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_fact_is_among_those_by_which_it_is_kept() -> None:
     """Of two that differ in one alone, neither is answered with the other's."""
-    library, older = product_tiles(233472.0, 8192.0, "bf16", True), product_tiles(100.0, 8192.0, "bf16", True)
+    library, older = product_tiles(NEWER, "bf16", "tn"), product_tiles(OLDER, "bf16", "tn")
     by = Cutter(library, "tn", 2.0, 4096.0, 132, 1980.0, separate=False)
     others = {
         "library": older, "layout": "nt", "size": 1.0, "rate": 2048.0, "sm_count": 66, "max_clock_mhz": 990.0,

@@ -12,7 +12,7 @@ from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.gemm import BIAS, GemmShapes, gemm_work
 from joulecast.model.kernels.lowering import library_products, lower
 from joulecast.model.kernels.operators import Gemm, Streaming
-from joulecast.model.kernels.product_tiles import NEWER, OLDER, PAIRED, product_tiles
+from joulecast.model.kernels.product_tiles import NEWER, OLDER, PAIRED, kernel_kind, product_tiles
 from joulecast.model.kernels.unaligned import extra_loads
 from joulecast.model.power.kernel_power import kernel_time_s
 
@@ -116,6 +116,7 @@ def test_a_counter_is_set_before_three_waves_but_not_on_blackwell(h200: GpuModel
         ("h200-sxm", "bf16", NEWER),
         ("h200-sxm", "fp8", NEWER),
         ("h200-sxm", "fp32", OLDER),
+        ("h200-sxm", "tf32", NEWER),
         ("b200", "bf16", PAIRED),
         ("b200", "fp8", PAIRED),
         ("a100-sxm-80gb", "bf16", OLDER),
@@ -124,9 +125,16 @@ def test_a_counter_is_set_before_three_waves_but_not_on_blackwell(h200: GpuModel
     ],
 )
 def test_which_kernels_a_card_has(name: str, dtype: str, kind: object) -> None:
-    gpu, size = model(name), {"bf16": 2, "fp8": 1, "fp32": 4}[dtype]
+    gpu, size = model(name), {"bf16": 2, "fp8": 1, "fp32": 4, "tf32": 4}[dtype]
     rate = gpu.flops_per_cycle(dtype) / gpu.sm_count * size
-    assert product_tiles(gpu.device["shared_memory_per_sm_bytes"], rate, dtype, True).kind is kind
+    found = kernel_kind(gpu.device["shared_memory_per_sm_bytes"], rate, dtype)
+    assert found is kind and product_tiles(found, dtype, "tn").kind is kind
+
+
+def test_hopper_runs_older_kernels_where_neither_operand_in_tf32_lies_along_k() -> None:
+    kinds = {layout: product_tiles(NEWER, "tf32", layout).kind for layout in ("tn", "nn", "nt")}
+    assert kinds == {"tn": NEWER, "nn": NEWER, "nt": OLDER}
+    assert product_tiles(NEWER, "bf16", "nt").kind is NEWER and product_tiles(PAIRED, "tf32", "nt").kind is PAIRED
 
 
 def test_the_choice_follows_from_the_shape_and_not_from_what_is_fitted(h200: GpuModel) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 
 import pytest
 from launched import costs
@@ -37,8 +37,6 @@ FAMILIES = {
     "granite": {"model_type": "granite", **SIZES},
     "mixtral": {"model_type": "mixtral", **SIZES, "num_local_experts": 8, "num_experts_per_tok": 2},
 }
-#: Whole models that the catalogue does not have.
-WHOLE_MODELS = {"phi-1.5": str(FOLDER / "phi-1.5.json")}
 
 
 def rows(name):
@@ -97,11 +95,11 @@ def test_a_layer_costs_what_tiny_models_took(tmp_path):
 
 
 def test_whole_models_cost_their_hosts_so_many_launches():
-    """Two of the hosts that chose the factor of whole models; single ones scatter with their hosts' pace."""
+    """The factor of the two slowest hosts of six that chose it; single ones scatter with their hosts' pace."""
     factors, flat = [], []
     for row in rows("whole_models"):
         plan = plan_of(
-            WHOLE_MODELS.get(row["model"], row["model"]),
+            row["model"],
             row=row,
             tokens=row["tokens"],
             batch=row["rows"],
@@ -112,8 +110,30 @@ def test_whole_models_cost_their_hosts_so_many_launches():
         factors.append(cost / took)
         flat.append(kernels / took)
     assert len(factors) == 28
-    assert abs(fmean(map(math.log, factors))) < 0.14
+    assert 1.45 < WHOLE / math.exp(fmean(map(math.log, factors))) < 1.6
     assert spread(factors) < 0.17 < 0.19 < spread(flat)
+
+
+def test_whole_programs_cost_what_is_counted_in_turns_with_the_doctor():
+    """On three hosts, of which none chose these costs; alone, doctors read faster and programs take longer."""
+    found, alone = [], []
+    for row in rows("in_turns"):
+        model, how = [*row["name"].split(), ""][:2]
+        if model in ("llama-3.2-1b", "qwen3-0.6b", "smollm2-360m"):
+            counted = costs(plan_of(model, row={"how": how}, tokens=row["tokens"]))[0] / WHOLE
+            times = row.get("rounds", {})
+            both = times["f D"] if times else [[row["in_turns"]["f"], row["in_turns"]["D"]]]
+            found.append(counted / (DOCTOR * both_of(both)))
+            if times:
+                alone.append(fmean(one for (one,) in times["f"]) / fmean(one for (one,) in times["D"]) / both_of(both))
+    assert len(found) == 12
+    assert fmean(map(math.log, found)) == pytest.approx(0.0, abs=0.02) and spread(found) < 0.045
+    assert 1.0 < fmean(alone) < 1.15
+
+
+def both_of(both):
+    """Median of a program's time over the doctor's, run in turns."""
+    return median(program / doctor for program, doctor in both)
 
 
 def test_layers_that_are_computed_again_cost_more_than_twice_as_much():

@@ -1,0 +1,19 @@
+"""Iterations in fp32 and TF32 on an H200, forecast before they were measured."""
+
+from pathlib import Path
+
+from joulecast.validate import run_suite
+
+ROWS = Path(__file__).parents[2] / "validate" / "recorded" / "h200_sxm" / "train_wide.jsonl"
+
+
+def test_iterations():
+    found = run_suite("plans", ROWS).to_dict()
+    summary = found["summary"]["all"]
+    assert summary["rows"] == 12 and not found.get("skipped")
+    assert summary["time_error_percent"] < 1.4 and summary["time_worst_percent"] < 4.6
+    assert summary["energy_error_percent"] < 2.4 and summary["energy_worst_percent"] < 5.7
+    assert summary["time_inside_percent"] == 100.0
+    memory = [row["predicted"]["peak_mem_bytes"] / row["measured"]["peak_mem_bytes"] - 1.0 for row in found["rows"]]
+    assert max(map(abs, memory)) < 0.03
+    assert sum(abs(error) < 0.0003 for error in memory) == 10  # all but recomputed layers and Phi-1.5
