@@ -28,7 +28,7 @@ def published_times(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
     if vidur.COLUMNS.issubset(table.columns):
         found = vidur.contents(lines)
     elif simumax.COLUMNS.issubset(table.columns):
-        found = [simumax.content(line) for line in lines]
+        found = simumax.contents(lines)
     elif LLMCOMPASS_COLUMNS.issubset(table.columns):
         found = [_llmcompass(line) for line in lines]
     else:

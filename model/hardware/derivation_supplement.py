@@ -40,6 +40,13 @@ _WIDE_HEADS = {
     for architecture in ("Blackwell", "Blackwell Ultra")
 }
 
+#: Until when a board has answered a new load, by architecture. After a rest the first products on B200 run at 0.63 to
+#: 0.65 of the peak where they are done within 47 ms, and settle at 0.46 to 0.50; those of 110 and 116 ms are midway.
+_ANSWER = {
+    architecture: Parameter(0.05, 0.01, "s", "first products after a rest, SimuMax, B200", "estimate")
+    for architecture in ("Blackwell", "Blackwell Ultra")
+}
+
 #: Pace of the backward kernels of FlashAttention-2's own package beside PyTorch's own, where these are AOTriton's: it
 #: runs Composable Kernel's. MI355X, heads of 128, 2,048 to 16,384 positions (HipKittens' baselines, `amd_kernels`).
 _PACKAGE_BACKWARD = Parameter(
@@ -81,6 +88,8 @@ def supplemented(table: Table, distance: Distance, device: Mapping[str, Paramete
     architecture = str(device["architecture"].value)
     if table.name == "contention" and architecture in _INTERFERENCE:
         added["interference"] = _INTERFERENCE[architecture]
+    if table.name == "transition" and architecture in _ANSWER:
+        added["answer_s"] = _ANSWER[architecture]
     if table.name == "kernel":
         wide = _WIDE_HEADS.get(architecture)
         added |= {} if wide is None else {"attention.cudnn.backward.wide": wide}

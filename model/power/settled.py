@@ -13,7 +13,7 @@ from joulecast.model.power.governor import settle_clock_mhz, settled_power_w
 
 Array = NDArray[np.float64]
 
-#: Until when a board has answered a new load: recorded pulses, 25 to 60 ms [s].
+#: Until when a board has answered a new load where the description does not say: recorded pulses, 25 to 60 ms [s].
 ANSWER_S = 0.025
 #: Stands for no limit in a mean over phases, of which some take no time [W].
 UNLIMITED_W = 1e9
@@ -83,7 +83,7 @@ def settle(
     power = curves.energy_j / curves.time_s
     limit = np.asarray(limit_w, dtype=np.float64)
     early = burst_share_of_window(settle_s, window_s, gpu)
-    first = share_of_window_before(ANSWER_S, settle_s, window_s)
+    first = share_of_window_before(gpu.get("transition.answer_s", ANSWER_S), settle_s, window_s)
     held = [(1.0 - early, settled_power_w(limit, gpu)), (early - first, limit * gpu["governor.burst_share"])]
     if first.any():
         held.append((first, limit * gpu["governor.peak_share"]))

@@ -69,6 +69,7 @@ READ_WHERE_STATED = {
     "attention.flash-attn-2.backward.pace",
     "attention.te-cudnn.backward.pace",
     "attention.te-cudnn.forward.pace",
+    "answer_s",
     "interference",
 }
 
