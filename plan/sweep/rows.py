@@ -18,7 +18,7 @@ from joulecast.model.forecasts import INTERVAL
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
-from joulecast.plan.sweep.space import Space, digest
+from joulecast.plan.sweep.space import FILES, Space, digest
 from joulecast.simulator.closed_form.forecast import AT_ONCE, ClosedForm, Shared, closed_form, neighbours_key
 from joulecast.simulator.closed_form.shape import shape_of
 from joulecast.simulator.closed_form.trust import doubt
@@ -188,8 +188,6 @@ class Forecaster:
 
 
 _FORECASTERS: dict[object, Forecaster] = {}
-#: Keys that may name a file beside the GPU's, and its ending.
-_FILES = {"workload.model": ".json", "cluster.node": ".toml", "network.name": ".toml", "site.name": ".toml"}
 
 
 def forecaster_of(space: Space) -> Forecaster:
@@ -210,9 +208,9 @@ def with_files(space: Space) -> Space:
             found[path] = digest(json.dumps(load_gpu(path).to_dict()).encode())
         except UnknownNameError as error:
             raise place(error, space.source, "cluster.gpu") from None
-    for key, suffix in _FILES.items():
+    for key, suffix in FILES.items():
         for name in space.values(key):
-            if isinstance(name, str):
+            if isinstance(name, str) and key != "cluster.gpu":
                 path = resolve_path(name, suffix, space.source, key)
                 file = Path(path, "config.json") if isdir(path) else Path(path)
                 found |= {str(file): digest(file.read_bytes())} if isfile(file) else {}
