@@ -10,8 +10,9 @@ from typing import Any
 from joulecast.files import toml_key, toml_value
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import Row
-from joulecast.plan.sweep.space import FILES, Space
+from joulecast.plan.sweep.space import Space
 from joulecast.simulator.plan_file.features import given, is_switched
+from joulecast.simulator.plan_file.names import FILES
 from joulecast.simulator.plan_file.recomputation import unused_keys
 from joulecast.simulator.plan_file.schema import PlanFile
 

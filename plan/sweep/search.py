@@ -233,7 +233,7 @@ UNNAMED = (
 
 def _frameworks(space: Space) -> tuple[str, ...]:
     """What is assumed of the space's frameworks and their generations on its GPUs."""
-    names = (resolve_path(gpu, ".toml", space.source, GPU) for gpu in space.values(GPU))
+    names = (resolve_path(gpu, space.source, GPU) for gpu in space.values(GPU))
     generations = [name or "" for name in space.values("implementation.generation")]
     said = (note for gpu in map(load_gpu, names) for name in generations for note in foreign_generation(name, gpu))
     unnamed = "megatron" in space.values("implementation.framework") and "" in generations

@@ -19,15 +19,6 @@ from joulecast.simulator.plan_file.source import Source, apply_overrides, explai
 from joulecast.simulator.schedules import schedule_names
 
 SCHEDULE, RECOMPUTE = "schedule.name", "schedule.recompute"
-#: Keys that may name a file, and its ending.
-FILES = {
-    "workload.model": ".json",
-    "workload.document_tokens": ".csv",
-    "cluster.gpu": ".toml",
-    "cluster.node": ".toml",
-    "network.name": ".toml",
-    "site.name": ".toml",
-}
 #: What can be minimised, and its column: energy is the GPUs', money and carbon are those of everything.
 OBJECTIVES = {"time": "time_s", "energy": "energy_j", "money": "money", "carbon": "carbon_kg"}
 

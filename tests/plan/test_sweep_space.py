@@ -118,6 +118,8 @@ def test_ranges_lists_and_single_values(tables):
     clocks = {"forward": 1410, "backward": [1200, 1305]}
     space = space_from_dict(tables(power__clock_mhz=[1980, clocks]))
     assert dict(space.axes)["power.clock_mhz"] == (1980, clocks)
+    space = space_from_dict(tables(power__clock_mhz=clocks))
+    assert not space.axes and space.value("power.clock_mhz") == clocks
     window = space_from_dict(tables(overlap__window=["up", "down"], parallelism__stage_layers=[8, 8]))
     assert not window.axes
 
