@@ -242,7 +242,7 @@ def _frameworks(space: Space) -> tuple[str, ...]:
 
 def _refused(space: Space, combinations: Combinations, journal: Journal) -> str:
     """Why the first of the combinations that no plan can have is none."""
-    batch = next(batch for batch in journal.done.batches.values() if batch.illegal)
+    batch = next(batch for _, batch in sorted(journal.done.batches.items()) if batch.illegal)
     left = sorted(set(batch.combinations) - set(batch.plans))
     errors = (_refusal(space, combinations.of(number)) for number in left)
     error = next(error for error in errors if error is not None)
