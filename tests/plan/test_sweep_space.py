@@ -150,6 +150,7 @@ def test_a_list_that_one_plan_may_have_is_of_one_plan():
         ({"objective__minimise": []}, "0 objectives. Name one, two or three"),
         ({"objective__minimise": ["time", "energy", "money", "carbon"]}, "4 objectives"),
         ({TP: []}, "an empty list offers nothing"),
+        ({"schedule__name": ["1f1b", 5]}, r"schedule.name\]: 5 is not a text in quotes"),
         ({TP: [1, "two"]}, r"tensor_model_parallel_size\]: 'two' is not a whole number"),
         ({TP: [0, 1]}, "Use a value above 0"),
         ({PP: {"min": 4, "max": 1}}, r"{min = 4, max = 1} is no range\. Write.*the minimum not above the maximum"),
