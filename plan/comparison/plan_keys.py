@@ -102,6 +102,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.images.columns": ("workload.images.width", _patches),
     "workload.images.trains_tower": ("workload.images.freeze_vision_tower", _frozen),
     "workload.images.trains_projector": ("workload.images.freeze_multi_modal_projector", _frozen),
+    "workload.rollout.completion_tokens": ("workload.completion_tokens", _as_table),
     "workload.rollout.step_overhead_s": ("workload.rollout.step_overhead_us", _times(1e6)),
     "workload.expert_load": ("workload.moe_load_imbalance", _as_table),
     "workload.teacher.name": ("workload.teacher", _as_table),
