@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.errors import InputError
 from joulecast.extras import data_frame
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
-from joulecast.plan.comparison.plan_keys import as_written
+from joulecast.plan.comparison.plan_keys import as_written, joined
 from joulecast.plan.comparison.reasons import reasons
 from joulecast.simulator.plan_file.replicas import SHARD_SIZE
 
@@ -37,8 +37,10 @@ DERIVED = {
     ),
     "workload.model.rotary": ("implementation.rotary",),
     "workload.model.tied_embeddings": ("implementation.tie_embeddings",),
+    "workload.teacher": ("workload.teacher.name",),
     "workload.packed": ("workload.document_tokens", "workload.document_packing", "workload.sequence_length"),
     "workload.narrow.one_layout": ("cluster.gpu", "workload.precision", "workload.narrow.recipe"),
+    "implementation.muon": ("implementation.optimizer",),
     "cluster.links": ("cluster.gpu", "cluster.gpus", "cluster.gpus_per_node", "cluster.node", "cluster.network"),
     "parallelism.stage_layers": (
         "workload.layers",
@@ -173,7 +175,7 @@ def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison
 
 def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
     """Keys of the plans' files whose values differ, with the value in each; not what follows from other keys."""
-    flat = [_flat(plan.to_dict()) for plan in plans]
+    flat = [joined(_flat(plan.to_dict())) for plan in plans]
     keys = dict.fromkeys(key for one in flat for key in one if key != "file")
     found = {}
     for key in keys:
@@ -184,7 +186,7 @@ def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
         found.pop(SHARD_SIZE, None)
     for part, sources in DERIVED.items():
         if any(source in found for source in sources):
-            found = {key: values for key, values in found.items() if key != part and not key.startswith(part + ".")}
+            found = {k: v for k, v in found.items() if k in sources or (k != part and not k.startswith(part + "."))}
     return as_written(found)
 
 

@@ -6,11 +6,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from joulecast.model.framework.muon import PRODUCTS
 from joulecast.simulator.plan_file.lora import NAMES
 from joulecast.simulator.plan_file.network import GIGABIT_BYTES
 
 #: Values of one key in each plan.
 Values = tuple[Any, ...]
+
+
+def joined(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A checked plan's keys, with one in place of several that one key of the file decides."""
+    own = dict(flat)
+    if own.pop("implementation.native_loss"):
+        own["implementation.fused_loss"] = "native"
+    if own.pop("workload.experts_filled"):
+        own["workload.moe_expert_capacity_factor"] = own.pop("workload.expert_load")
+    cards, domain, fan_out = (own[f"cluster.links.{name}"] for name in ("nics_per_domain", "domain_gpus", "fan_out"))
+    own["cluster.links.rails"] = round(own.pop("cluster.links.leaf_gpus") * cards / domain / fan_out)
+    return own
 
 
 def as_written(found: Mapping[str, Values]) -> dict[str, Values]:
@@ -49,6 +62,11 @@ def _modules(targets: Sequence[str] | None) -> list[str] | None:
     return None if targets is None else [theirs[name] for name in targets]
 
 
+def _precision_of_products(dtype: str | None) -> str | None:
+    """Precision of Muon's products, as a plan names it."""
+    return None if dtype is None else next(name for name, own in PRODUCTS.items() if own == dtype)
+
+
 def _frozen(trained: bool | None) -> bool | None:
     """A switch that a plan writes the other way round."""
     return None if trained is None else not trained
@@ -84,10 +102,17 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.images.columns": ("workload.images.width", _patches),
     "workload.images.trains_tower": ("workload.images.freeze_vision_tower", _frozen),
     "workload.images.trains_projector": ("workload.images.freeze_multi_modal_projector", _frozen),
+    "workload.rollout.completion_tokens": ("workload.completion_tokens", _as_table),
     "workload.rollout.step_overhead_s": ("workload.rollout.step_overhead_us", _times(1e6)),
     "workload.expert_load": ("workload.moe_load_imbalance", _as_table),
+    "workload.teacher.name": ("workload.teacher", _as_table),
     "overlap.windows": ("overlap.window", _as_table),
     "overlap.grad_bucket_bytes": ("overlap.grad_bucket_mb", _times(2.0**-20)),
+    "implementation.muon.steps": ("implementation.muon_num_ns_steps", _as_table),
+    "implementation.muon.nesterov": ("implementation.muon_nesterov", _as_table),
+    "implementation.muon.tensor_mode": ("implementation.muon_tp_mode", _as_table),
+    "implementation.muon.split_qkv": ("implementation.muon_split_qkv", _as_table),
+    "implementation.muon.products": ("implementation.muon_fp32_matmul_prec", _precision_of_products),
     "implementation.recompute_modules": ("schedule.recompute_modules", _as_table),
     "implementation.recompute_interval": ("schedule.recompute_interval", _as_table),
     "implementation.recompute_stops_early": ("schedule.recompute_stops_early", _as_table),
@@ -98,6 +123,6 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "cluster.links.step_latency_s": ("network.step_latency_us", _times(1e6)),
     **{
         f"cluster.links.{name}": (f"network.{name}", _as_table)
-        for name in ("efficiency", "oversubscription", "jitter", "nvls", "sharp")
+        for name in ("efficiency", "oversubscription", "jitter", "nvls", "sharp", "rails")
     },
 }

@@ -299,5 +299,6 @@ def _rounded(value: float, sense: int) -> float:
     """A bound with few digits that the value keeps to."""
     digits = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
     scale = 10.0**digits
-    kept = (math.ceil if sense > 0 else math.floor)(value * scale)
-    return round(kept / scale, max(digits, 0))
+    near = round(value * scale)
+    bounds = (round(whole / scale, max(digits, 0)) for whole in (near, near + sense))
+    return next(bound for bound in bounds if sense * bound >= sense * value)

@@ -12,11 +12,9 @@ from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import Row
 from joulecast.plan.sweep.space import Space
 from joulecast.simulator.plan_file.features import given, is_switched
+from joulecast.simulator.plan_file.names import FILES
 from joulecast.simulator.plan_file.recomputation import unused_keys
 from joulecast.simulator.plan_file.schema import PlanFile
-
-#: Keys that may name a file.
-PATHS = ("workload.model", "cluster.gpu", "cluster.node", "network.name", "site.name")
 
 
 def plan_text(space: Space, row: Row, folder: Path | None = None) -> str:
@@ -38,7 +36,7 @@ def plan_text(space: Space, row: Row, folder: Path | None = None) -> str:
 
 def _name_from(folder: Path, old: Path, tables: Mapping[str, dict[str, Any]]) -> None:
     """Name files that are named from an ``old`` folder from another."""
-    for key in PATHS:
+    for key in FILES:
         place, _, word = key.partition(".")
         name = tables.get(place, {}).get(word)
         if isinstance(name, str) and not Path(name).is_absolute() and (old / name).exists():

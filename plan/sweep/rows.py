@@ -24,7 +24,7 @@ from joulecast.simulator.closed_form.shape import shape_of
 from joulecast.simulator.closed_form.trust import doubt
 from joulecast.simulator.instructions.footprints import footprints_of
 from joulecast.simulator.iteration.site_model import SiteModel, site_model
-from joulecast.simulator.plan_file.names import place, resolve_path
+from joulecast.simulator.plan_file.names import FILES, place, resolve_path
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.site import goodput_of
 
@@ -188,8 +188,6 @@ class Forecaster:
 
 
 _FORECASTERS: dict[object, Forecaster] = {}
-#: Keys that may name a file beside the GPU's, and its ending.
-_FILES = {"workload.model": ".json", "cluster.node": ".toml", "network.name": ".toml", "site.name": ".toml"}
 
 
 def forecaster_of(space: Space) -> Forecaster:
@@ -205,15 +203,15 @@ def with_files(space: Space) -> Space:
     """The space with what tells the files that it names, and what GPUs are derived from, from earlier ones."""
     found = {}
     for name in space.values("cluster.gpu"):
-        path = resolve_path(name, ".toml", space.source, "cluster.gpu")
+        path = resolve_path(name, space.source, "cluster.gpu")
         try:
             found[path] = digest(json.dumps(load_gpu(path).to_dict()).encode())
         except UnknownNameError as error:
             raise place(error, space.source, "cluster.gpu") from None
-    for key, suffix in _FILES.items():
+    for key in (key for key in FILES if key != "cluster.gpu"):
         for name in space.values(key):
             if isinstance(name, str):
-                path = resolve_path(name, suffix, space.source, key)
+                path = resolve_path(name, space.source, key)
                 file = Path(path, "config.json") if isdir(path) else Path(path)
                 found |= {str(file): digest(file.read_bytes())} if isfile(file) else {}
     return replace(space, files=tuple(found.items()))

@@ -233,7 +233,7 @@ UNNAMED = (
 
 def _frameworks(space: Space) -> tuple[str, ...]:
     """What is assumed of the space's frameworks and their generations on its GPUs."""
-    names = (resolve_path(gpu, ".toml", space.source, GPU) for gpu in space.values(GPU))
+    names = (resolve_path(gpu, space.source, GPU) for gpu in space.values(GPU))
     generations = [name or "" for name in space.values("implementation.generation")]
     said = (note for gpu in map(load_gpu, names) for name in generations for note in foreign_generation(name, gpu))
     unnamed = "megatron" in space.values("implementation.framework") and "" in generations
@@ -242,7 +242,7 @@ def _frameworks(space: Space) -> tuple[str, ...]:
 
 def _refused(space: Space, combinations: Combinations, journal: Journal) -> str:
     """Why the first of the combinations that no plan can have is none."""
-    batch = next(batch for batch in journal.done.batches.values() if batch.illegal)
+    batch = next(batch for _, batch in sorted(journal.done.batches.items()) if batch.illegal)
     left = sorted(set(batch.combinations) - set(batch.plans))
     errors = (_refusal(space, combinations.of(number)) for number in left)
     error = next(error for error in errors if error is not None)

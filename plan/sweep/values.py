@@ -18,11 +18,13 @@ CLUSTER = "cluster"
 ALL = (TP, PP, VP, MICRO_BATCH)
 #: Keys of a range, and words in their place, by which what is none is told apart from a plan's own tables.
 RANGE_WORDS = {"min", "max", "step", "from", "to", "start", "stop", "low", "high"}
-#: Keys whose value in a PLAN.toml may itself be a list; in a SPACE.toml a list of lists offers several.
-LISTS = (
-    *("parallelism.stage_layers", "schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs"),
-    *("workload.document_tokens", "workload.lora.target_modules"),
+#: Keys whose value in a PLAN.toml may itself be a list, of words or of numbers; in a SPACE.toml a list of lists offers
+#: several, and so does one of words where a plan has numbers.
+WORDS = (
+    *("schedule.recompute_modules", "overlap.window", "implementation.cuda_graphs", "implementation.liger_kernel"),
+    "workload.lora.target_modules",
 )
+NUMBERS = ("parallelism.stage_layers", "workload.document_tokens")
 #: Tables within a plan's tables, whose keys may each offer several values too.
 TABLES_WITHIN = ("workload.lora", "workload.rollout", "workload.images")
 
@@ -109,7 +111,7 @@ def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:
         return _once(one for table in tables for one in _each(key, table, source)) or _none(key, source)
     if isinstance(value, Mapping) and RANGE_WORDS & set(value):
         return range_values(value, key, source)
-    if not isinstance(value, list) or (key in LISTS and not any(_is_whole(v) for v in value)):
+    if not isinstance(value, list) or _is_one(key, value):
         return (value,)
     return _once(value) or _none(key, source)
 
@@ -126,6 +128,7 @@ def _none(key: str, source: Source) -> NoReturn:
     raise source.error("an empty list offers nothing", key, remedy="Name at least one value.")
 
 
-def _is_whole(value: Any) -> bool:
-    """Whether something in a list is all of what one plan says under a key that may be a list itself."""
-    return isinstance(value, list | Mapping | bool) or value == "balanced"
+def _is_one(key: str, value: list[Any]) -> bool:
+    """Whether a list is all of what one plan says under a key, rather than one of what each of several says."""
+    whole = (list, Mapping, bool) if key in WORDS else (list, Mapping, bool, str)
+    return key in (*WORDS, *NUMBERS) and not any(isinstance(one, whole) for one in value)

@@ -43,7 +43,7 @@ def read_documents(table: WorkloadTable, source: Source) -> dict[str, Any]:
         return {}
     given, packing = table.document_tokens, table.document_packing or "cut"
     if isinstance(given, str):
-        given = names.resolve_path(given, ".csv", source, TOKENS)
+        given = names.resolve_path(given, source, TOKENS)
         lengths, counts = _file(given)
     else:
         lengths = given if isinstance(given, list) else [given]

@@ -124,7 +124,7 @@ FEATURES = (
     Feature(
         "workload.completion_tokens",
         "implementation.log_probabilities",
-        lambda parsed, _: has_all_logits(parsed),
+        lambda parsed, _: has_all_logits(parsed) and parsed.workload.rollout is None,
         "all positions have logits",
         'Set implementation.log_probabilities = "chunked"',
     ),

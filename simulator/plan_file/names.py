@@ -18,16 +18,27 @@ from joulecast.simulator.plan_file.schema import PlanFile
 from joulecast.simulator.plan_file.schema_workload import InlineModel, WorkloadTable
 from joulecast.simulator.plan_file.source import Source
 
+#: Keys that may name a file, and its ending.
+FILES = {
+    "workload.model": ".json",
+    "workload.teacher": ".json",
+    "workload.document_tokens": ".csv",
+    "cluster.gpu": ".toml",
+    "cluster.node": ".toml",
+    "network.name": ".toml",
+    "site.name": ".toml",
+}
+
 
 def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:
     """The GPU that the plan names."""
     try:
-        return load_gpu(resolve_path(parsed.cluster.gpu, ".toml", source, "cluster.gpu"))
+        return load_gpu(resolve_path(parsed.cluster.gpu, source, "cluster.gpu"))
     except UnknownNameError as error:
         raise place(error, source, "cluster.gpu") from None
 
 
-def resolve_path(name: str, suffix: str, source: Source, key: str) -> str:
+def resolve_path(name: str, source: Source, key: str) -> str:
     """A path in a plan is meant relative to the plan's folder; a catalogue name stays as it is.
 
     Raises
@@ -35,6 +46,7 @@ def resolve_path(name: str, suffix: str, source: Source, key: str) -> str:
     InputError
         There is no such file, neither there nor in the current folder; names the plan and the key.
     """
+    suffix = FILES[key]
     if not (name.endswith(suffix) or "/" in name or (suffix == ".json" and isdir(Path(name)))):
         return name
     for path in (source.folder / name, Path(name)):
@@ -75,7 +87,7 @@ def resolve_teacher(name: str, source: Source) -> ModelConfig:
 
 def _catalogued(name: str, key: str, source: Source) -> ModelConfig:
     try:
-        return load_model(resolve_path(name, ".json", source, key))
+        return load_model(resolve_path(name, source, key))
     except UnknownNameError as error:
         raise place(error, source, key) from None
 

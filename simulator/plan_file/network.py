@@ -31,7 +31,7 @@ def read_links(parsed: PlanFile, gpu: GpuDescription, node: str | None, source: 
         A reduction in switches that cannot do it.
     """
     table, key = parsed.network, "cluster.node"
-    network = None if table.name is None else resolve_path(table.name, ".toml", source, "network.name")
+    network = None if table.name is None else resolve_path(table.name, source, "network.name")
     choices = LinkChoices(
         gpus_per_node=parsed.cluster.gpus_per_node,
         network=network,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from joulecast.simulator.plan_file import checks, names, precisions, stages
-from joulecast.simulator.plan_file.features import given, with_features
+from joulecast.simulator.plan_file.features import given, is_switched, with_features
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_file.recomputation import unused_keys, with_defaults
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
@@ -224,12 +224,22 @@ class PlanFrame:
         precisions.check_types(parsed, source)
         self._source, self._varied, self._features = source, varied, given(parsed, FRAME_FREE)
         self._gpu = gpu or names.named_gpu(parsed, source)
+        parsed = self._without_what_others_have(parsed)
         self._workload = read_workload(parsed, self._gpu, source)
         self._workloads = {self._workload.micro_batch_size: self._workload}
         self.cluster = read_cluster(parsed, self._gpu, source)
         self._implementation = read_implementation(parsed, self._workload.model, source)
         self._implementations: dict[str, Implementation] = {}
         self._site = read_site(parsed.site, parsed.cluster.gpu, source)
+
+    def _without_what_others_have(self, parsed: PlanFile) -> PlanFile:
+        """The tables without keys of features that a space varies and that these plans have off, however split."""
+        switched = [f for f in self._features if is_switched(f, self._varied)]
+        features = [f for f in switched if f.switch.partition(".")[0] not in FRAME_FREE]
+        if not features:
+            return parsed
+        model = names.resolve_model(parsed.workload, self._source)
+        return with_features(parsed, model, self._source, features, self._varied)
 
     @property
     def model(self) -> ModelConfig:

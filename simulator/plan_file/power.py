@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -15,6 +17,10 @@ from joulecast.simulator.plan_file.source import Source
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.parts import Power
     from joulecast.simulator.plan_file.plan import Plan
+
+
+#: A clock may be off by as much where its digits were rounded [MHz].
+CLOCK_ROUNDING_MHZ = 1e-6
 
 
 def check_power(plan: Plan, gpu: GpuDescription, source: Source) -> None:
@@ -60,17 +66,15 @@ def limit_assumptions(gpu: GpuDescription, limits_w: Iterable[float | None]) -> 
 
 
 def _clocks(power: Power, gpu: GpuDescription, source: Source) -> None:
-    low, high = gpu.number("min_clock_mhz"), gpu.number("max_clock_mhz")
-    step = gpu.number("clock_step_mhz")
+    known = gpu_model(gpu).clocks_mhz
     for name, clocks in power.clocks_mhz:
         key = f"power.clock_mhz.{name}" if name else "power.clock_mhz"
         for clock in clocks:
-            off = (high - clock) / step
-            if low <= clock <= high and abs(off - round(off)) < 1e-6:
-                continue
-            nearby = min(high, max(low, high - round(off) * step))
-            raise source.error(
-                f"{clock:g} MHz is not a clock of {gpu.name}",
-                key,
-                remedy=f"It has {low:g} to {high:g} MHz in steps of {step:g}; the nearest is {nearby:g}.",
-            )
+            nearest = known[np.abs(known - clock).argmin()]
+            if abs(nearest - clock) > CLOCK_ROUNDING_MHZ:
+                has = f"{known[0]:g} to {known[-1]:g} MHz in steps of {gpu.number('clock_step_mhz'):g}"
+                raise source.error(
+                    f"{clock:g} MHz is not a clock of {gpu.name}",
+                    key,
+                    remedy=f"It has {has}; the nearest is {nearest:g}.",
+                )

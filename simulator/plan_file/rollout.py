@@ -43,8 +43,8 @@ class Rollout:
         Completions that all GPUs generate at once.
     max_num_seqs
         Sequences that a GPU's engine serves at once, at most; ``None``: all of its.
-    longest_tokens
-        Tokens of the longest completion.
+    completion_tokens, longest_tokens
+        Tokens of a completion in the mean, and of the longest.
     step_overhead_s
         Time of an engine's step in which the GPU waits for its host, ``None`` where the plan does not say it [s].
     wait_s
@@ -54,6 +54,7 @@ class Rollout:
     num_generations: int
     generation_batch_size: int
     max_num_seqs: int | None
+    completion_tokens: int
     longest_tokens: int
     step_overhead_s: float | None
     wait_s: float | None
@@ -86,6 +87,7 @@ def read_rollout(table: WorkloadTable, source: Source) -> Rollout | None:
         num_generations=asked.num_generations,
         generation_batch_size=asked.generation_batch_size or table.global_batch_size,
         max_num_seqs=asked.max_num_seqs,
+        completion_tokens=tokens,
         longest_tokens=asked.longest_tokens or tokens,
         step_overhead_s=None if asked.step_overhead_us is None else 1e-6 * asked.step_overhead_us,
         wait_s=asked.wait_s,
@@ -142,18 +144,18 @@ def scorings_of(plan: Plan) -> int:
 def generated_by(plan: Plan) -> Generated | None:
     """What each GPU's engine generates in an iteration; ``None`` where none does."""
     w, rollout = plan.workload, plan.workload.rollout
-    if rollout is None or rollout.wait_s is not None or w.completion_tokens is None:
+    if rollout is None or rollout.wait_s is not None:
         return None
     batch = rollout.generation_batch_size // plan.dp
     share = w.global_batch_size / rollout.generation_batch_size / w.num_iterations
     most = live_of(plan)
     steps = rollout.longest_tokens * math.ceil(batch / most)
-    prompt = w.sequence_length - w.completion_tokens
+    prompt = w.sequence_length - rollout.completion_tokens
     return Generated(
         prompts=math.ceil(batch * share / rollout.num_generations),
         prompt_tokens=prompt,
-        live=max(1, round(most * w.completion_tokens / rollout.longest_tokens)),
-        context=prompt + 0.5 * w.completion_tokens,
+        live=max(1, round(most * rollout.completion_tokens / rollout.longest_tokens)),
+        context=prompt + 0.5 * rollout.completion_tokens,
         steps=max(1, round(steps * share)),
         overhead_s=STEP_OVERHEAD_S if rollout.step_overhead_s is None else rollout.step_overhead_s,
     )
@@ -175,7 +177,7 @@ def engine_bytes(plan: Plan, run: Implementation) -> float:
     w, engine = plan.workload, engine_of(run)
     others = () if w.model.alike else w.model.others(0, w.model.layers)
     weights = sum(held.weights for held in parameter_bytes(Stage(w.model, engine, w.model.layers, True, True, others)))
-    longest = w.sequence_length - (w.completion_tokens or 0) + rollout.longest_tokens
+    longest = w.sequence_length - rollout.completion_tokens + rollout.longest_tokens
     return weights + key_value_bytes(w.model, engine, float(live_of(plan) * longest))
 
 

@@ -90,7 +90,7 @@ def read_site(table: SiteTable, gpu: str, source: Source) -> Site:
         No such site, a rack's limit without its nodes, GPUs that are both bought and rented, or a table of rents
         without the plan's.
     """
-    name = resolve_path(table.name, ".toml", source, "site.name")
+    name = resolve_path(table.name, source, "site.name")
     if name != DEFAULT_SITE or table.currency is not None:
         try:
             _check_currency(table, load_site(name), source)

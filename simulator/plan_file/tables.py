@@ -80,16 +80,16 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
 def read_cluster(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Cluster:
     """Where it is trained, with the links that join its GPUs."""
     table = parsed.cluster
-    node = None if table.node is None else names.resolve_path(table.node, ".toml", source, "cluster.node")
+    node = None if table.node is None else names.resolve_path(table.node, source, "cluster.node")
     links = read_links(parsed, gpu, node, source)
     network = parsed.network.name
     return Cluster(
-        gpu=names.resolve_path(table.gpu, ".toml", source, "cluster.gpu"),
+        gpu=names.resolve_path(table.gpu, source, "cluster.gpu"),
         gpus=table.gpus,
         gpus_per_node=links.domain_gpus,
         node=node,
         links=links,
-        network=None if network is None else names.resolve_path(network, ".toml", source, "network.name"),
+        network=None if network is None else names.resolve_path(network, source, "network.name"),
         node_clock_spread=table.node_clock_spread,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,10 @@ def test_the_value_that_is_told_would_be_kept_to() -> None:
     assert over.message.endswith("is 1.2346")
     under = refused([row(1.0, memory_margin=0.123456)], space(min_memory_margin=0.5), "plan")
     assert under.message.endswith("is 0.12345")
+    near = [row(1.0, money=math.nextafter(0.7, 1.0), memory_margin=math.nextafter(0.007, 0.0))]
+    for asked in (space(max_money=0.5), space(min_memory_margin=0.5)):  # values a rounding away from one of few digits
+        told = choose.nearest_bounds(near, asked)
+        assert choose.is_feasible(near, space(**told)).all(), told
 
 
 def test_peaks_are_taken_to_rise_above_means_as_in_what_was_simulated() -> None:

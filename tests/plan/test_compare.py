@@ -197,6 +197,7 @@ WRITTEN: list[tuple[dict[str, Any], tuple[Any, Any]]] = [
     ({"workload.moe_load_imbalance": 1.3}, (1.1, 1.3)),
     ({"workload.num_layers_at_start_in_bf16": 2}, (0, 2)),
     ({"workload.num_layers_at_end_in_bf16": 3}, (0, 3)),
+    ({"workload.moe_expert_capacity_factor": 1.1, "workload.moe_load_imbalance": None}, (None, 1.1)),
     ({"overlap.grad_bucket_mb": 50.0}, (152.587890625, 50.0)),
     ({"power.clock_mhz": {"forward": 1410}}, (None, {"forward": 1410.0})),
     ({"power.clock_mhz": [1410, 1500]}, (None, [1410.0, 1500.0])),
@@ -205,6 +206,8 @@ WRITTEN: list[tuple[dict[str, Any], tuple[Any, Any]]] = [
     ({"network.step_latency_us": 20.0}, (7.3, 20.0)),
     ({"network.oversubscription": 2.0}, (1.0, 2.0)),
     ({"network.name": "roce-400g"}, (None, "roce-400g")),
+    ({"network.rails": 2}, (8, 2)),
+    ({"implementation.fused_loss": "native"}, (False, "native")),
     ({"implementation.tie_embeddings": True}, (False, True)),
     (
         {"implementation.tiles": {"norm1": {"rows": 4, "warps": 8}}},
@@ -233,6 +236,42 @@ def test_keys_are_those_of_the_file(changes: dict[str, Any], values: tuple[Any, 
     found = differing_keys([plan_from_dict(tables), plan_from_dict(changed)])
     assert found[next(iter(changes))] == values
     assert set(found) == set(changes)
+
+
+MUON: list[tuple[str, Any, tuple[Any, Any]]] = [
+    ("muon_num_ns_steps", 6, (5, 6)),
+    ("muon_nesterov", True, (False, True)),
+    ("muon_tp_mode", "duplicated", ("blockwise", "duplicated")),
+    ("muon_split_qkv", False, (True, False)),
+    ("muon_fp32_matmul_prec", "high", ("medium", "high")),
+    ("optimizer", "adamw", ("muon", "adamw")),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "values"), MUON)
+def test_keys_of_muon_are_those_of_the_file(key: str, value: Any, values: tuple[Any, Any]) -> None:
+    tables: dict[str, Any] = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 4096, "global_batch_size": 64},
+        "cluster": {"gpu": "h200-sxm", "gpus": 8},
+        "parallelism": {"tensor_model_parallel_size": 2},
+        "implementation": {"framework": "megatron", "optimizer": "muon"},
+    }
+    other = tables | {"implementation": tables["implementation"] | {key: value}}
+    found = differing_keys([plan_from_dict(tables), plan_from_dict(other)])
+    assert found == {f"implementation.{key}": values}
+
+
+def test_a_teacher_is_named_and_not_measured() -> None:
+    tables: dict[str, Any] = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 8},
+        "cluster": {"gpu": "h200-sxm", "gpus": 1},
+        "implementation": {"modules": "transformers"},
+    }
+    plans = [
+        plan_from_dict(tables | {"workload": tables["workload"] | {"objective": "distillation", "teacher": teacher}})
+        for teacher in ("llama-3.1-8b", "llama-3.2-3b")
+    ]
+    assert differing_keys(plans) == {"workload.teacher": ("llama-3.1-8b", "llama-3.2-3b")}
 
 
 def test_keys_of_images_and_completions_are_those_of_the_file() -> None:

@@ -103,6 +103,15 @@ def test_several_values_of_a_key_beside_plans_without_its_feature(tables, tmp_pa
     assert dotted in done_without(space, without)
 
 
+def test_weights_that_are_kept_in_fp4_are_not_those_of_plans_in_fp8(tables):
+    """A key that is stated once acted on plans that do without it, where their precision reads it too."""
+    stated = {"workload__fp4_param_gather": True, "workload__precision": ["fp4", "fp8"]}
+    found = {row["workload.precision"]: row for row in jc.sweep(tables(cluster__gpu="b200", **stated)).rows}
+    for precision, own in (("fp8", {}), ("fp4", {"workload__fp4_param_gather": True})):
+        (alone,) = jc.sweep(tables(cluster__gpu="b200", workload__precision=precision, **own)).rows
+        assert [found[precision][k] for k in ("time_s", "memory_bytes")] == [alone["time_s"], alone["memory_bytes"]]
+
+
 ADAPTERS = {
     "cluster__gpus": 1,
     "parallelism__tensor_model_parallel_size": 1,

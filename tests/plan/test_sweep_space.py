@@ -11,7 +11,9 @@ from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.search import run_sweep
 from joulecast.plan.sweep.space import load_space, space_from_dict
+from joulecast.plan.sweep.values import NUMBERS, WORDS, table_values
 from joulecast.simulator.plan_file.plan import plan_from_dict
+from joulecast.simulator.plan_file.schema import TABLES
 from joulecast.simulator.plan_file.source import Source
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
@@ -116,8 +118,25 @@ def test_ranges_lists_and_single_values(tables):
     clocks = {"forward": 1410, "backward": [1200, 1305]}
     space = space_from_dict(tables(power__clock_mhz=[1980, clocks]))
     assert dict(space.axes)["power.clock_mhz"] == (1980, clocks)
+    space = space_from_dict(tables(power__clock_mhz=clocks))
+    assert not space.axes and space.value("power.clock_mhz") == clocks
     window = space_from_dict(tables(overlap__window=["up", "down"], parallelism__stage_layers=[8, 8]))
     assert not window.axes
+
+
+def test_a_list_that_one_plan_may_have_is_of_one_plan():
+    """Of one power limit for each rank alone it is not: a list of these is several limits of all."""
+    lists = {
+        f"{table}.{name}"
+        for table, model in TABLES.items()
+        for name, field in model.model_fields.items()
+        if "list[" in str(field.annotation)
+    }
+    assert lists - {"power.power_limit_w"} <= {*WORDS, *NUMBERS}
+    found = table_values("implementation", {"liger_kernel": ["rms_norm", "rope"]}, Source())
+    assert found == {"implementation.liger_kernel": (["rms_norm", "rope"],)}
+    several = table_values("implementation", {"liger_kernel": [["rms_norm", "rope"], True]}, Source())
+    assert several == {"implementation.liger_kernel": (["rms_norm", "rope"], True)}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +150,7 @@ def test_ranges_lists_and_single_values(tables):
         ({"objective__minimise": []}, "0 objectives. Name one, two or three"),
         ({"objective__minimise": ["time", "energy", "money", "carbon"]}, "4 objectives"),
         ({TP: []}, "an empty list offers nothing"),
+        ({"schedule__name": ["1f1b", 5]}, r"schedule.name\]: 5 is not a text in quotes"),
         ({TP: [1, "two"]}, r"tensor_model_parallel_size\]: 'two' is not a whole number"),
         ({TP: [0, 1]}, "Use a value above 0"),
         ({PP: {"min": 4, "max": 1}}, r"{min = 4, max = 1} is no range\. Write.*the minimum not above the maximum"),

@@ -54,6 +54,11 @@ def test_a_cluster_may_offer_several_values_and_leave_others_out(paired):
     text = plan_text(space, next(row for row in rows if row[GPU] == "h200-sxm"))
     assert "gpus_per_node" not in text and "gpus = 8" in text
     assert space_from_dict(paired(H200)).axes == ()
+    several = [
+        space_from_dict(paired(H200, A100, {**one, "gpus": other["gpus"]}))
+        for one, other in ((H200, A100), (A100, H200))
+    ]
+    assert several[0].axes == several[1].axes and several[0].fingerprint() != several[1].fingerprint()
 
 
 def test_a_sweep_of_clusters_goes_on_where_it_was_cut(paired, tmp_path):
@@ -92,6 +97,8 @@ def test_bad_clusters_get_one_line(paired, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             jc.sweep(paired(*clusters))
+    with pytest.raises(InputError, match=r"\[parallelism\]: not a table"):
+        space_from_dict(paired(H200) | {"parallelism": [{}]})
     tables = paired(H200)
     file = tmp_path / "space.toml"
     lines = [f"{key} = {json.dumps(value)}" for key, value in tables["workload"].items()]

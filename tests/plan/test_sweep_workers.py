@@ -7,7 +7,7 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import GuardError, InputError, UnknownNameError
-from joulecast.plan.sweep import workers
+from joulecast.plan.sweep import search, workers
 from joulecast.plan.sweep.workers import Workers
 
 SPLITS = {
@@ -27,6 +27,15 @@ def test_processes_give_the_same_table(tables, small):
     again = jc.sweep(tables(**SPLITS, schedule__recompute=["none", "full"]), workers=2)
     assert again.rows == small.rows
     assert again.counts == small.counts
+
+
+def test_the_first_refusal_is_told_in_whatever_order_jobs_are_done(tables, monkeypatch):
+    space = tables(**SPLITS, overlap__nanobatches=[1, 2, 4])
+    here = jc.sweep(space).refused
+    assert here
+    monkeypatch.setattr(search, "JOB_APART", 4)
+    monkeypatch.setattr(Workers, "results", lambda _, work, jobs, left: ((n, work(*jobs[n])) for n in reversed(jobs)))
+    assert jc.sweep(space, workers=2).refused == here
 
 
 #: An expression that ends its process.

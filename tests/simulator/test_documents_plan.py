@@ -8,6 +8,9 @@ import pytest
 import joulecast as jc
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.kernels.operators import Attention
+from joulecast.plan.sweep.plan_text import plan_text
+from joulecast.plan.sweep.rows import with_files
+from joulecast.plan.sweep.space import load_space
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
@@ -239,6 +242,27 @@ def test_a_list_in_a_space_is_of_one_plan(tmp_path):
     assert found == {KEY: ([300, 600],)}
     several = table_values("workload", {"document_tokens": [[300], [600]]}, Source())
     assert several == {KEY: ([300], [600])}
+
+
+def test_a_space_offers_files_of_lengths(tmp_path):
+    """Plans elsewhere find them, and a sweep is not continued with other lengths in them."""
+    space_file, elsewhere = tmp_path / "space.toml", tmp_path / "plans"
+    for name, length in (("short", 300), ("long", 1500)):
+        (tmp_path / f"{name}.csv").write_text(f"tokens\n{length}\n")
+    space_file.write_text(
+        '[workload]\nmodel = "llama-3.2-1b"\nlayers = 2\nsequence_length = 2048\nglobal_batch_size = 1\n'
+        'document_tokens = ["short.csv", "long.csv", 1500]\n[cluster]\ngpu = "h200-sxm"\ngpus = 1\n'
+        '[implementation]\nattention_backend = "flash-attention-2"\n[objective]\ntop = 0\n'
+    )
+    space = with_files(load_space(space_file))
+    times = {row[KEY]: row["time_s"] for row in jc.sweep(space_file).rows}
+    assert times["short.csv"] < times["long.csv"] == times[1500]
+    elsewhere.mkdir()
+    (elsewhere / "plan.toml").write_text(plan_text(space, {"plan": 0, KEY: "short.csv"}, elsewhere))
+    found = load_plan(elsewhere / "plan.toml").workload
+    assert found.packed == plan(sequence=2048, document_tokens=300).workload.packed
+    (tmp_path / "short.csv").write_text("tokens\n400\n")
+    assert with_files(space).files != space.files
 
 
 def test_public_names_take_it(tmp_path):

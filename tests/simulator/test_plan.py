@@ -256,6 +256,14 @@ def test_bad_input_gives_one_readable_error(changes: dict[str, Any], parts: list
         assert part in text
 
 
+@pytest.mark.parametrize("clock", [100, 120, 9999])
+def test_the_clock_that_is_told_is_one_that_the_card_has(clock: int) -> None:
+    """Clocks go down from the highest in whole steps, which end above a B300's lowest."""
+    text = message_of(tables(cluster__gpu="b300", power__clock_mhz=clock))
+    nearest = float(text.rpartition("the nearest is ")[2].rstrip("."))
+    assert plan_from_dict(tables(cluster__gpu="b300", power__clock_mhz=nearest)).power.clock_mhz() == nearest
+
+
 def test_embedding_and_head_count_as_blocks_where_asked() -> None:
     """Llama-3.1-405B has 126 blocks, and 128 with embedding and head on 16 stages."""
     options: dict[str, Any] = {

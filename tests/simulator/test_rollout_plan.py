@@ -16,7 +16,7 @@ from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
-from joulecast.simulator.plan_file.rollout import generated_by
+from joulecast.simulator.plan_file.rollout import engine_bytes, generated_by
 from joulecast.simulator.traces.iteration_trace import write_iteration_trace
 from tests.simulator.test_pairs_plan import LORA, kernels
 from tests.simulator.test_pairs_plan import plan as pairs_plan
@@ -117,6 +117,14 @@ def test_what_is_generated_is_counted_in_steps() -> None:
     assert (uneven.live, uneven.steps) == (8, 512)
     shared = generated_by(plan({}, **TWO))
     assert shared is not None and (shared.live, shared.prompts) == (8, 1)
+
+
+def test_logits_of_all_positions_leave_what_is_generated_as_it_is() -> None:
+    """In a sweep such plans had no generation, and alone they were refused with completion_tokens as without."""
+    whole = plan({}, implementation={"log_probabilities": "whole"})
+    assert generated_by(whole) == generation()
+    assert whole.workload.scored_share == 1.0
+    assert engine_bytes(whole, implementation_of(whole)) == engine_bytes(plan({}), implementation_of(plan({})))
 
 
 def test_an_engines_host_adds_to_each_step() -> None:
