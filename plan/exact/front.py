@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import counted
+from joulecast.arguments import number
+from joulecast.errors import InputError, counted
 from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
@@ -127,8 +128,9 @@ class Front:
         Raises
         ------
         InputError
-            No plan is so fast.
+            No plan is so fast, or it is no time.
         """
+        time_s = number(time_s, "time_s", least=0.0)
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - ROUNDING):
             raise none_within(time_s, time[0])
@@ -145,15 +147,25 @@ class Front:
         Raises
         ------
         InputError
-            No plan is so fast.
+            No plan is so fast, or it is no time.
         """
+        time_s = number(time_s, key, least=0.0)
         place = bisect_right(self._plan_times, time_s * ROOM) - 1
         if place < 0:
             raise none_within(time_s, self.plans[0].time_s, key)
         return self.plans[place]
 
     def energy_j(self, point: FrontPoint, time_s: float) -> float:
-        """Energy of a plan whose ranks wait until ``time_s`` [J]."""
+        """Energy of a plan whose ranks wait until ``time_s`` [J].
+
+        Raises
+        ------
+        InputError
+            The plan takes longer.
+        """
+        if not number(time_s, "time_s") * ROOM >= point.time_s:
+            remedy = f"The plan takes {point.time_s:.6g} s: give that or more."
+            raise InputError(f"no rank waits until {time_s:g} s", key="time_s", remedy=remedy)
         return point.energy_j + self.problem.total_wait_power_w * (time_s - point.time_s)
 
     def options(self, point: FrontPoint) -> list[list[Option]]:
@@ -183,18 +195,21 @@ class Front:
         """One line for each point: time, energy, lower bound and gap; needs pandas."""
         return data_frame(self.rows())
 
-    def write(self, path: str | Path, form: str = "json") -> None:
+    def write(self, path: str | Path, form: str | None = None) -> None:
         """Write every plan as ``json``, ``csv`` or ``parquet``, or a folder for Zeus (``zeus-pfo``).
+
+        By default the format is what the file's ending means, JSON where it has none.
 
         Raises
         ------
         InputError
             An unknown format, a clock that is no whole number of MHz, or a file that cannot be written.
         """
-        from joulecast.plan.exact.exports import export_front
+        from joulecast.arguments import path as checked
+        from joulecast.plan.exact.exports import export_front, format_of
 
-        gpus = self.problem.gpus_per_rank
-        export_front(self, path, form, copies=gpus, gpus_per_rank=gpus)
+        file, gpus = checked(path, "path"), self.problem.gpus_per_rank
+        export_front(self, file, form or format_of(file), copies=gpus, gpus_per_rank=gpus)
 
     def rows(self) -> list[dict[str, float]]:
         """One flat line for each point."""
