@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import zip_longest
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.arguments import number
 from joulecast.errors import InputError, counted
 from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
@@ -130,7 +131,7 @@ class Front:
         InputError
             No plan is so fast, or it is no time.
         """
-        time_s = number(time_s, "time_s", least=0.0)
+        _refuse_no_time(time_s, "time_s")
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - ROUNDING):
             raise none_within(time_s, time[0])
@@ -149,7 +150,7 @@ class Front:
         InputError
             No plan is so fast, or it is no time.
         """
-        time_s = number(time_s, key, least=0.0)
+        _refuse_no_time(time_s, key)
         place = bisect_right(self._plan_times, time_s * ROOM) - 1
         if place < 0:
             raise none_within(time_s, self.plans[0].time_s, key)
@@ -163,7 +164,8 @@ class Front:
         InputError
             The plan takes longer.
         """
-        if not number(time_s, "time_s") * ROOM >= point.time_s:
+        _refuse_no_time(time_s, "time_s")
+        if time_s * ROOM < point.time_s:
             remedy = f"The plan takes {point.time_s:.6g} s: give that or more."
             raise InputError(f"no rank waits until {time_s:g} s", key="time_s", remedy=remedy)
         return point.energy_j + self.problem.total_wait_power_w * (time_s - point.time_s)
@@ -205,11 +207,10 @@ class Front:
         InputError
             An unknown format, a clock that is no whole number of MHz, or a file that cannot be written.
         """
-        from joulecast.arguments import path as checked
         from joulecast.plan.exact.exports import export_front, format_of
 
-        file, gpus = checked(path, "path"), self.problem.gpus_per_rank
-        export_front(self, file, form or format_of(file), copies=gpus, gpus_per_rank=gpus)
+        gpus = self.problem.gpus_per_rank
+        export_front(self, path, form or format_of(Path(path)), copies=gpus, gpus_per_rank=gpus)
 
     def rows(self) -> list[dict[str, float]]:
         """One flat line for each point."""
@@ -257,6 +258,12 @@ def falling(plans: Iterable[FrontPoint]) -> tuple[FrontPoint, ...]:
 def _ends(interval: PlanInterval | None) -> dict[str, float]:
     """Ends of a plan's intervals by name; none of what was measured."""
     return {} if interval is None else asdict(interval)
+
+
+def _refuse_no_time(time_s: object, key: str) -> None:
+    """Refuse what is compared with times of plans and is none: NaN is neither below nor above them."""
+    if not isinstance(time_s, Real) or isinstance(time_s, bool) or math.isnan(time_s):
+        raise InputError(f"{time_s!r} is no time", key=key, remedy="Give a number of seconds.")
 
 
 def _whole(value: float) -> float | int:

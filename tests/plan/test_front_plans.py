@@ -123,7 +123,7 @@ def test_a_time_before_the_fastest_is_refused(a100):
 @pytest.mark.parametrize("time", [math.nan, "6", None, True])
 def test_what_is_no_time_is_refused(a100, time):
     for ask in (a100.at, a100.bound_j, lambda time: a100.energy_j(a100.points[0], time)):
-        with pytest.raises(InputError, match=r"is no number|is out of range|no rank waits until nan s"):
+        with pytest.raises(InputError, match=r"is no time\. Give a number of seconds"):
             ask(time)
 
 
