@@ -8,7 +8,7 @@ from pathlib import Path
 
 from joulecast.calibrate.fit.unclocked import is_unclocked
 from joulecast.calibrate.rows.measured import Row, of_card, read_rows, recorded_rows
-from joulecast.errors import DataError, InputError, UnknownNameError
+from joulecast.errors import DataError, InputError, UnknownNameError, counted
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.validate.registry import OTHER_FORMS, OTHER_OPS, SUITES, Fit, Predict, Suite
@@ -197,7 +197,7 @@ def _cross_validate(
         for position, answer in zip(positions, predict(description, [rows[i] for i in positions]), strict=True):
             answers[position] = answer
     groups = len(folds.fold_of_groups(rows, count))
-    return answers, f"{len(parts)} folds over {groups} groups of near-duplicates"
+    return answers, f"{counted(len(parts), 'fold')} over {counted(groups, 'group')} of near-duplicates"
 
 
 def _calibrated(

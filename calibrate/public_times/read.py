@@ -24,6 +24,8 @@ def published_times(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
         Columns of no known form, or a broken line.
     """
     table = parse_table(text, file, wrong=DataError)
+    if not table.columns:
+        raise DataError("the file is empty", file=file, remedy="Give JSON lines, or a table with a line of names.")
     lines = list(table.lines)
     if vidur.COLUMNS.issubset(table.columns):
         found = vidur.contents(lines)
@@ -33,7 +35,7 @@ def published_times(text: str, file: str) -> list[tuple[dict[str, Any], int]]:
         found = [_llmcompass(line) for line in lines]
     else:
         raise DataError(
-            f"unknown columns {', '.join(sorted(table.columns)) or 'none'}",
+            f"unknown columns {', '.join(sorted(table.columns))}",
             file=file,
             line=1,
             remedy="Give JSON lines, or a table of Vidur's, LLMCompass's or SimuMax's form.",

@@ -12,7 +12,7 @@ from typing import Any
 
 from joulecast.calibrate.measure.records import is_recording, json_object, parse_records
 from joulecast.calibrate.public_times.read import published_times
-from joulecast.calibrate.rows.units import refuse_other_units
+from joulecast.calibrate.rows.units import refuse_other_keys, refuse_other_units
 from joulecast.errors import DataError
 from joulecast.files import read_text
 from joulecast.model.hardware.description import Parameter
@@ -178,6 +178,7 @@ def row_of(content: Mapping[str, Any], file: str, number: int) -> Row:
     DataError
         A value of the wrong kind; names file, line and key.
     """
+    refuse_other_keys(file, number, content)
     for key in _NUMBERS:
         _number(content.get(key), key, file, number)
     gpus = _number(content.get("gpus"), "gpus", file, number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from joulecast.errors import DataError
 
 #: Clocks of a GPU [MHz], and the most that one draws [W]; what is outside has another unit.
@@ -9,6 +11,30 @@ CLOCKS_MHZ = (10.0, 10_000.0)
 MOST_W = 20_000.0
 #: Ratio of energy to power times time, above which one of them has another unit: these differ by 1000.
 MIXED = 100.0
+#: Units that the keys of a row do not have, by what was measured: such keys would stand unread.
+OTHER_UNITS = {
+    "time_s": ("ns", "us", "ms", "min", "h"),
+    "energy_j": ("mj", "kj", "mwh", "wh", "kwh"),
+    "power_w": ("mw", "kw"),
+    "sm_clock_mhz": ("hz", "khz", "ghz"),
+    "peak_mem_bytes": ("kb", "mb", "gb", "kib", "mib", "gib"),
+}
+
+
+def refuse_other_keys(file: str, line: int, keys: Container[str]) -> None:
+    """Refuse a row that names a quantity in another unit, in place of the one that is read.
+
+    Raises
+    ------
+    DataError
+        Such a key, by file and line, and the one to write.
+    """
+    for read, units in OTHER_UNITS.items():
+        stem = read.rpartition("_")[0]
+        for key in (f"{stem}_{unit}" for unit in units):
+            if key in keys and read not in keys:
+                remedy = f"Write {read}, in {read.rpartition('_')[2]}."
+                raise DataError(f"{key!r} is in another unit", file=file, line=line, key=key, remedy=remedy)
 
 
 def refuse_other_units(

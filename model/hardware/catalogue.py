@@ -109,7 +109,7 @@ def _read_shipped(name: str) -> ParsedDescription:
 
 
 def _read_gpu(name: str, seen: tuple[str, ...]) -> ParsedDescription:
-    text, file = (read_text(name, "TOML"), name) if is_path(name) else (_gpu_text(name), f"{name}.toml")
+    text, file = (read_text(name, "TOML"), name) if is_path(name) else _gpu_text(name)
 
     def read_like(other: str) -> ParsedDescription:
         kin = _named_in(file, "like", other, (*seen, _beside("", name)), _read_gpu)
@@ -174,9 +174,13 @@ def _load_shipped_facts(kind: str, name: str) -> Facts:
     return parse_facts(kind, text, file=f"{name}.toml")
 
 
-def _gpu_text(name: str) -> str:
+def _gpu_text(name: str) -> tuple[str, str]:
+    """A description's text and its file: of a package the whole path, in whose folder its own paths start."""
     text = _built_in_text("gpus", name)
-    return read_text(str(_packaged_gpu(name).file), "TOML") if text is None else text
+    if text is not None:
+        return text, f"{name}.toml"
+    file = str(_packaged_gpu(name).file)
+    return read_text(file, "TOML"), file
 
 
 def _packaged_gpu(name: str) -> PackagedGpu:

@@ -64,6 +64,9 @@ def load_dag(path: str | Path) -> InstructionDag:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = [str(part) for part in first["loc"]]
+        if not place:
+            remedy = f"Give one with {' and '.join(DagFile.model_fields)}."
+            raise InputError("it is no object", file=file, remedy=remedy) from None
         line = lines.get((place[0], int(place[1]))) if len(place) > 1 and place[1].isdigit() else None
         missing, known = first["type"] == "missing", list(DagFile.model_fields)
         message = "this key is missing" if missing else f"{first['msg'][:1].lower()}{first['msg'][1:]}"

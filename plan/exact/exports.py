@@ -66,6 +66,24 @@ def formats() -> tuple[str, ...]:
     return (*WRITERS, ZEUS_PFO)
 
 
+def format_of(path: Path) -> str:
+    """The format that a file's ending means; a name without one means JSON.
+
+    Raises
+    ------
+    InputError
+        The ending of something else.
+
+    >>> format_of(Path("front.CSV")), format_of(Path("front"))
+    ('csv', 'json')
+    """
+    form = path.suffix.lower().removeprefix(".") or "json"
+    if form not in ("json", "csv", "parquet"):
+        remedy = "End it in .json, .csv or .parquet, or name the format."
+        raise InputError(f"no format ends in {path.suffix}", file=str(path), remedy=remedy)
+    return form
+
+
 def add_format(name: str, write: Writer) -> None:
     """Make another format known to :func:`export_front`.
 

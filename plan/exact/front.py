@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import zip_longest
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.errors import counted
+from joulecast.errors import InputError, counted
 from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
@@ -127,8 +129,9 @@ class Front:
         Raises
         ------
         InputError
-            No plan is so fast.
+            No plan is so fast, or it is no time.
         """
+        _refuse_no_time(time_s, "time_s")
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - ROUNDING):
             raise none_within(time_s, time[0])
@@ -145,15 +148,26 @@ class Front:
         Raises
         ------
         InputError
-            No plan is so fast.
+            No plan is so fast, or it is no time.
         """
+        _refuse_no_time(time_s, key)
         place = bisect_right(self._plan_times, time_s * ROOM) - 1
         if place < 0:
             raise none_within(time_s, self.plans[0].time_s, key)
         return self.plans[place]
 
     def energy_j(self, point: FrontPoint, time_s: float) -> float:
-        """Energy of a plan whose ranks wait until ``time_s`` [J]."""
+        """Energy of a plan whose ranks wait until ``time_s`` [J].
+
+        Raises
+        ------
+        InputError
+            The plan takes longer.
+        """
+        _refuse_no_time(time_s, "time_s")
+        if time_s * ROOM < point.time_s:
+            remedy = f"The plan takes {point.time_s:.6g} s: give that or more."
+            raise InputError(f"no rank waits until {time_s:g} s", key="time_s", remedy=remedy)
         return point.energy_j + self.problem.total_wait_power_w * (time_s - point.time_s)
 
     def options(self, point: FrontPoint) -> list[list[Option]]:
@@ -183,18 +197,20 @@ class Front:
         """One line for each point: time, energy, lower bound and gap; needs pandas."""
         return data_frame(self.rows())
 
-    def write(self, path: str | Path, form: str = "json") -> None:
+    def write(self, path: str | Path, form: str | None = None) -> None:
         """Write every plan as ``json``, ``csv`` or ``parquet``, or a folder for Zeus (``zeus-pfo``).
+
+        By default the format is what the file's ending means, JSON where it has none.
 
         Raises
         ------
         InputError
             An unknown format, a clock that is no whole number of MHz, or a file that cannot be written.
         """
-        from joulecast.plan.exact.exports import export_front
+        from joulecast.plan.exact.exports import export_front, format_of
 
         gpus = self.problem.gpus_per_rank
-        export_front(self, path, form, copies=gpus, gpus_per_rank=gpus)
+        export_front(self, path, form or format_of(Path(path)), copies=gpus, gpus_per_rank=gpus)
 
     def rows(self) -> list[dict[str, float]]:
         """One flat line for each point."""
@@ -242,6 +258,12 @@ def falling(plans: Iterable[FrontPoint]) -> tuple[FrontPoint, ...]:
 def _ends(interval: PlanInterval | None) -> dict[str, float]:
     """Ends of a plan's intervals by name; none of what was measured."""
     return {} if interval is None else asdict(interval)
+
+
+def _refuse_no_time(time_s: object, key: str) -> None:
+    """Refuse what is compared with times of plans and is none: NaN is neither below nor above them."""
+    if not isinstance(time_s, Real) or isinstance(time_s, bool) or math.isnan(time_s):
+        raise InputError(f"{time_s!r} is no time", key=key, remedy="Give a number of seconds.")
 
 
 def _whole(value: float) -> float | int:

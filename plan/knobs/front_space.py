@@ -122,8 +122,9 @@ def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:
         The file cannot be used, or opens what a front does not choose.
     """
     tables, source = (plain(path), Source()) if isinstance(path, Mapping) else read_toml(path)
+    known = {name.partition(".")[0] for name in KEYS}
     for table, values in tables.items():
-        for key in values if isinstance(values, Mapping) else [""]:
+        for key in values if isinstance(values, Mapping) and (values or table in known) else [""]:
             name = f"{table}.{key}" if key else table
             if name not in KEYS:
                 raise _not_chosen(name, source)

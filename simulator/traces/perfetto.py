@@ -11,6 +11,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from gzip import GzipFile
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,7 @@ def write_trace(
     operators: Mapping[int, Sequence[str]] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a trace for https://ui.perfetto.dev; the file appears whole or not at all.
+    """Write a trace for https://ui.perfetto.dev, whole or not at all; compressed if its name ends in ``.gz``.
 
     Raises
     ------
@@ -120,7 +122,11 @@ def write_trace(
     encode = json.JSONEncoder(allow_nan=False).encode
 
     def write(draft: Path) -> None:
-        with draft.open("w", encoding="utf-8", newline="\n") as file:
+        with (
+            draft.open("wb") as raw,
+            GzipFile("", "wb", fileobj=raw, mtime=0) if target.suffix == ".gz" else raw as data,
+            TextIOWrapper(data, encoding="utf-8", newline="\n") as file,
+        ):
             file.write('{"displayTimeUnit": "ms", "otherData": ')
             file.write(json.dumps(dict(metadata or {}), sort_keys=True))
             file.write(', "traceEvents": [\n')

@@ -121,6 +121,7 @@ def test_what_a_measurement_adds_to_a_kernel(tmp_path: Path) -> None:
     ("text", "wrong"),
     [
         ("a,b\n1,2\n", "unknown columns a, b"),
+        ("", "times.csv: the file is empty"),
         ("gpu,M,N,K,time_s\na100,64,x,64,3e-5\n", "times.csv:2.*'x' is not a positive number"),
         ("gpu,M,N,K,time_s\na100,64,64,64,-1\n", "not a positive number"),
         ("gpu,M,N,K,time_s\na100,64,64\n", "times.csv:2.*not as many values"),

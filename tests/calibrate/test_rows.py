@@ -61,6 +61,18 @@ def test_other_units_are_refused(tmp_path: Path, fields: dict[str, Any], says: s
         one(tmp_path, **fields)
 
 
+@pytest.mark.parametrize(
+    ("key", "read"), [("time_ms", "time_s"), ("power_mw", "power_w"), ("sm_clock_ghz", "sm_clock_mhz")]
+)
+def test_a_key_in_another_unit_is_refused_where_nothing_else_has_the_quantity(
+    tmp_path: Path, key: str, read: str
+) -> None:
+    """It stood unread: a table without times, as if none had been measured."""
+    with pytest.raises(DataError, match=rf"rows\.jsonl:1 \[{key}\]: '{key}' is in another unit\. Write {read}, in "):
+        read_rows(write(tmp_path, json.dumps({"op": "gemm", key: 1.5})))
+    assert len(read_rows(write(tmp_path, json.dumps({"op": "gemm", key: 1.5, read: 1500.0})))) == 1
+
+
 def test_the_counted_clock_is_measured_and_of_one_gpu(tmp_path: Path) -> None:
     row = one(tmp_path, measured_counted_clock_mhz=1700.5)
     assert row.measured.counted_clock_mhz == 1700.5

@@ -171,6 +171,9 @@ def test_files(capsys, profile, tmp_path):
     status, _, err = run(capsys, *of_profile(profile, "--out", tmp_path / "none" / "front.json"))
     assert status == 2
     assert "none [--out]: no such folder" in err
+    status, _, err = run(capsys, *of_profile(profile, "--out", tmp_path / "front.xlsx"))
+    assert (status, (tmp_path / "front.xlsx").exists()) == (2, False)
+    assert "no format ends in .xlsx. End it in .json, .csv or .parquet, or name the format." in err
     assert not list(tmp_path.glob("**/*.part"))
 
 

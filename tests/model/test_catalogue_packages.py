@@ -59,6 +59,21 @@ def test_a_folder_gives_a_gpu_for_each_file(site: Path) -> None:
     assert gpu_package("a40") == ""
 
 
+def test_a_path_in_a_packages_description_starts_in_its_folder(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site, "cards = fake_cards:FOLDER", CODE)
+    kin = site / "fake_cards" / "cards" / "kin-card.toml"
+    fact = 'sm_count = {value = 60, rel_sd = 0, source = "a page", status = "data sheet"}'
+    kin.write_text(f'schema_version = 1\nname = "kin-card"\nlike = "quick-card.toml"\n[device]\n{fact}\n')
+    monkeypatch.chdir(tmp_path)
+    assert load_gpu("kin-card").number("sm_count") == 60
+    kin.with_name("odd-card.toml").write_text(kin.read_text().replace("sm_count", "sm_cnt"))
+    with pytest.raises(InputError, match="unknown key 'sm_cnt'") as caught:
+        load_gpu("odd-card")
+    assert caught.value.file == str(kin.with_name("odd-card.toml"))
+
+
 def test_a_package_installed_later_is_seen_and_the_search_is_not_repeated(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

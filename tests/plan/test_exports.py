@@ -153,6 +153,21 @@ def test_formats_that_do_not_exist(front, tmp_path):
         export_front(front, tmp_path / "x", "zeus")
 
 
+@pytest.mark.parametrize(("name", "form"), [("a.csv", "csv"), ("a.JSON", "json"), ("a", "json")])
+def test_by_default_a_files_ending_says_its_format(front, tmp_path, name, form):
+    front.write(tmp_path / name)
+    export_front(front, tmp_path / "named", form)
+    assert (tmp_path / name).read_bytes() == (tmp_path / "named").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["front.xlsx", "front.jsonl", "front.json.gz"])
+def test_an_ending_that_no_format_has_is_refused(front, tmp_path, name):
+    with pytest.raises(InputError, match=r"no format ends in \.\w+\. End it in \.json, \.csv or \.parquet"):
+        front.write(tmp_path / name)
+    front.write(tmp_path / name, "json")
+    assert json.loads((tmp_path / name).read_text()) == front.to_dict()
+
+
 def test_zeus_sets_whole_clocks_only(tmp_path):
     odd = front_of(clocks=(1410.5, 1200.0))
     with pytest.raises(InputError, match="whole MHz"):

@@ -134,6 +134,7 @@ def test_latencies_must_be_times():
             '{"instructions": [{"id": "a", "stage": 0}]}',
             r"dag.json:1 \[instructions.0.instruction\]: this key is missing",
         ),
+        ("[]", "dag.json: it is no object. Give one with instructions and dependencies"),
         ('{"instructions": []}', r"\[instructions\]: list should have at least 1 item"),
     ],
 )

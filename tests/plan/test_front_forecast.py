@@ -150,6 +150,7 @@ def test_from_python(examples, tmp_path):
         ("[power]\nclock_mhz = ['fast']\n", "no list of numbers"),
         ("[overlap]\ncom_ctas = [4]\n", r"unknown key\. Did you mean 'overlap\.comm_ctas"),
         ("[power]\nclocks_mhz = [1200]\n", r"unknown key\. Did you mean 'power\.clock_mhz"),
+        ("\n[pwer]\n", "a front does not choose this"),
         ("[implementation]\ntile = {}\n", r"unknown key\. Did you mean 'implementation\.tiles"),
     ],
 )

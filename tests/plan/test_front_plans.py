@@ -1,6 +1,7 @@
 """Discrete plans of a front: evaluated independently, near the bound, the fastest and the cheapest among them."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -117,6 +118,20 @@ def test_a_time_before_the_fastest_is_refused(a100):
     for ask in (a100.at, a100.bound_j):
         with pytest.raises(InputError, match=r"no plan takes 1 s or less.*fastest takes 5\.89"):
             ask(1.0)
+
+
+@pytest.mark.parametrize("time", [math.nan, "6", None, True])
+def test_what_is_no_time_is_refused(a100, time):
+    for ask in (a100.at, a100.bound_j, lambda time: a100.energy_j(a100.points[0], time)):
+        with pytest.raises(InputError, match=r"is no time\. Give a number of seconds"):
+            ask(time)
+
+
+def test_no_rank_waits_for_less_than_the_plan_takes(a100):
+    last = a100.points[-1]
+    assert a100.energy_j(last, last.time_s) == last.energy_j
+    with pytest.raises(InputError, match=rf"no rank waits until 1 s\. The plan takes {last.time_s:.6g} s"):
+        a100.energy_j(last, 1.0)
 
 
 def test_time_limit(data):

@@ -92,6 +92,21 @@ def test_the_plan_that_a_page_shows_is_forecast(page: str, tmp_path: Path) -> No
     assert jc.predict(tmp_path / "plan.toml").gpus == 4
 
 
+def test_the_schedulers_service_chooses_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "guides" / "scheduler.md").read_text(encoding="utf-8")
+    program = next(text for _, title, text in BLOCK.findall(page) if not title and "jc.front" in text)
+    tables = "[workload]\nmodel = 'llama-3.2-1b'\nsequence_length = 2048\nglobal_batch_size = 4\n"
+    tables += "[cluster]\ngpu = 'h200-sxm'\ngpus = 2\n[parallelism]\npipeline_model_parallel_size = 2\n"
+    (tmp_path / "plan.toml").write_text(tables, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, object] = {}
+    exec(program, found)
+    front, point, time_s = found["front"], found["point"], found["time_s"]
+    kept = [p for p in front.points if p.time_s <= 1.05 * front.points[0].time_s]
+    assert point is kept[-1] and len(kept) < len(front.points)
+    assert time_s == pytest.approx(1.05 * point.time_s)
+
+
 def test_the_schedulers_program_reads_a_front(tmp_path: Path) -> None:
     """As its page shows it, with a deadline that some plans keep and one that none does."""
     page = (ROOT / "docs" / "guides" / "scheduler.md").read_text(encoding="utf-8")

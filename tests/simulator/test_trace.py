@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -81,6 +82,14 @@ def test_the_order_of_dictionaries_does_not_matter(tmp_path: Path) -> None:
         labels = {rank - 1: name for name, rank in ordered}
         texts.append(write_trace(tmp_path / "t.json", lines, labels=labels, metadata=dict(ordered)).read_text())
     assert texts[0] == texts[1]
+
+
+def test_a_name_in_gz_is_compressed_to_the_same_bytes_every_time(tmp_path: Path) -> None:
+    """What reads traces unpacks a file of this name; plain text of this name was none."""
+    plain = write_trace(tmp_path / "t.json", timelines()).read_text(encoding="utf-8")
+    packed = [write_trace(tmp_path / f"{n}.json.gz", timelines()).read_bytes() for n in range(2)]
+    assert packed[0] == packed[1]
+    assert gzip.decompress(packed[0]).decode() == plain
 
 
 def test_nothing_is_written_where_it_fails(tmp_path: Path) -> None:

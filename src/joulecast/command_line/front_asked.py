@@ -211,9 +211,9 @@ def checked_form(form: str | None, out: Path | None) -> str | None:
     Raises
     ------
     InputError
-        No such format, or one that needs a file.
+        No such format, or one that needs a file, or an ending that means none.
     """
-    from joulecast.plan.exact.exports import formats
+    from joulecast.plan.exact.exports import format_of, formats
 
     known = (*formats(), ZEUS_LIMITS)
     if form is not None and form not in known:
@@ -221,7 +221,7 @@ def checked_form(form: str | None, out: Path | None) -> str | None:
     if form in ("parquet", ZEUS_PFO) and out is None:
         raise InputError(f"{form} is written to files", key="--out", remedy="Say where with --out.")
     if form is None and out is not None:
-        return {".csv": "csv", ".parquet": "parquet"}.get(out.suffix.lower(), "json")
+        return format_of(out)
     return form
 
 

@@ -23,8 +23,8 @@ def front(asked: FrontAsked) -> None:
     """
     from joulecast.command_line.front_answers import answer
 
-    asked = replace(asked, form=checked_form(asked.form, asked.out))
     asked.check_files()
+    asked = replace(asked, form=checked_form(asked.form, asked.out))
     out, form = asked.out, asked.form
     found = answer(asked)
     if out is not None:
