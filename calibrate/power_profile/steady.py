@@ -113,8 +113,8 @@ def find_steady_power(
 
     Doubling ends once two doublings in a row change nothing and the runs are long enough: a slow change shows little
     over a short time. Powers that are known too badly to be told apart do not count as equal. Where power goes up and
-    down before it settles, a short run may end at the steady power by chance: then only doubled lengths count. Where the
-    time ends before runs are long enough, equal powers prove nothing.
+    down before it settles, a short run may end at the steady power by chance: then only doubled lengths count. Where
+    the time ends before runs are long enough, equal powers prove nothing.
 
     Parameters
     ----------
