@@ -128,8 +128,9 @@ class AmdCard:
     def neighbours(self) -> Sequence[Neighbour]:
         """Other processes on the card."""
         found = self._smi.optional("amdsmi_get_gpu_process_list", self._handle) or []
-        shown = [entry for entry in found if isinstance(entry, Mapping) and "pid" in entry]
-        return [Neighbour(int(p["pid"]), int(p.get("mem") or 0) or None) for p in shown if not is_ours(int(p["pid"]))]
+        shown = [entry for entry in found if isinstance(entry, Mapping)]
+        known = [(int(pid), entry) for entry in shown if (pid := number(entry.get("pid"))) is not None]
+        return [Neighbour(pid, int(number(one.get("mem")) or 0) or None) for pid, one in known if not is_ours(pid)]
 
     def settings(self) -> Settings:
         """What is set now: a limit that is not the card's own, and the clocks that this object has limited."""

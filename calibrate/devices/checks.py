@@ -121,18 +121,18 @@ def examine(device: Device, watch_s: float = WATCH_S) -> Examination:
     """
     samples = _watch(device, watch_s)
     facts, power = device.facts, mean_of_present([polled(sample) for sample in samples])
+    readings = getattr(device, "power_readings", {})
     counter_w, step = counter_power(samples)
     found = [
         *of_facts(facts, device.settings()),
         *of_readings(samples, facts),
-        *of_counter(samples, counter_w, power),
+        *of_counter(samples, counter_w, power, history="power_history" in readings),
         *of_company(samples, device.neighbours(), power, facts),
         *of_heat(samples),
     ]
     order = ("error", "warning", "note")
     findings = tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
     call_s = median(sample.call_s for sample in samples)
-    readings = getattr(device, "power_readings", {})
     return Examination(facts, findings, step, counter_w, power, call_s, readings)
 
 

@@ -168,8 +168,10 @@ def _of_stalls(samples: Sequence[Sample]) -> Iterator[Finding]:
         )
 
 
-def of_counter(samples: Sequence[Sample], counter_w: float | None, power_w: float | None) -> Iterator[Finding]:
-    """An energy counter that cannot be believed."""
+def of_counter(
+    samples: Sequence[Sample], counter_w: float | None, power_w: float | None, *, history: bool = False
+) -> Iterator[Finding]:
+    """An energy counter that cannot be believed; rows rest on it where the driver keeps no ``history`` of the power."""
     energies = [sample.energy_j for sample in samples if sample.energy_j is not None]
     if not energies:
         return
@@ -194,7 +196,8 @@ def of_counter(samples: Sequence[Sample], counter_w: float | None, power_w: floa
             Code.DISAGREEMENT,
             "warning",
             f"polled power is {off:+.1%} off the energy counter",
-            "Energies are taken from the counter. If it is the one that is off, all energies are off by as much.",
+            f"Energies are taken from the {'power history' if history else 'counter'}. "
+            "If it is the one that is off, all energies are off by as much.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -108,8 +109,8 @@ class SensorLearner:
     def _sure(self, found: dict[str, SensorFit]) -> dict[str, SensorFit]:
         """All but the doubtful sensors, where others read the whole card as well."""
         doubtful = {
-            name: f"the window of the sensor {name!r}, {found[name].window_s * 1e3:.0f}"
-            f" ± {found[name].window_error_s * 1e3:.0f} ms, is not sure"
+            name: f"the window of the sensor {name!r}, {_surely(found[name].window_s, found[name].window_error_s)}, "
+            "is not sure"
             for name in self._unsure(found)
         }
         for name, fit in found.items():
@@ -136,8 +137,8 @@ class SensorLearner:
         self.left_out = tuple(f"left out: {error.message}" for error in failed.values())
         for fit in found.values():
             self.say(
-                f"sensor {fit.name}: a new value every {fit.period_s * 1e3:.2f} ms over {fit.window_s * 1e3:.2f}"
-                f" ± {fit.window_error_s * 1e3:.2f} ms, {fit.lag_s * 1e3:.2f} ± {fit.lag_error_s * 1e3:.2f} ms late"
+                f"sensor {fit.name}: a new value every {fit.period_s * 1e3:.2f} ms over"
+                f" {_surely(fit.window_s, fit.window_error_s)}, {_surely(fit.lag_s, fit.lag_error_s)} late"
             )
         return found
 
@@ -159,3 +160,12 @@ class SensorLearner:
         if name not in WHOLE and fit.misfit > WORST_MISFIT:
             raise MeasurementError(f"the sensor {name!r} is no plain mean over a window")
         return fit
+
+
+def _surely(value_s: float, error_s: float) -> str:
+    """A time and how sure it is, for people.
+
+    >>> _surely(0.025, 0.0003), _surely(0.00025, float("inf"))
+    ('25.00 ± 0.30 ms', 'an unknown time')
+    """
+    return f"{value_s * 1e3:.2f} ± {error_s * 1e3:.2f} ms" if math.isfinite(error_s) else "an unknown time"

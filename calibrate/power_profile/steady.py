@@ -113,7 +113,8 @@ def find_steady_power(
 
     Doubling ends once two doublings in a row change nothing and the runs are long enough: a slow change shows little
     over a short time. Powers that are known too badly to be told apart do not count as equal. Where power goes up and
-    down before it settles, a short run may end at the steady power by chance: then only doubled lengths count.
+    down before it settles, a short run may end at the steady power by chance: then only doubled lengths count. Where
+    the time ends before runs are long enough, equal powers prove nothing.
 
     Parameters
     ----------
@@ -138,8 +139,9 @@ def find_steady_power(
     target = trials[-1]
     low = max((trial.passes for trial in trials[:-1] if not trial.equals(target)), default=0)
     high = min(trial.passes for trial in trials if trial.passes > low)
-    if high == target.passes:
-        return SteadyPower(high, False, tuple(trials))
+    out_of_time = target.passes < min(enough, most / CLOSE)
+    if high == target.passes or out_of_time:
+        return SteadyPower(target.passes, False, tuple(trials))
     closer = _halved(measure, trials, target, (low, high), least)
     return SteadyPower(closer if _one_way(trials) else high, True, tuple(trials))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from joulecast.errors import InputError, MeasurementError
@@ -13,6 +16,8 @@ from joulecast.errors import InputError, MeasurementError
 ENTRY = "joulecast.calibrate.microbenchmarks.distributed"
 #: How long a group may take to end beyond its budget [s]: starting, the last benchmark, and closing.
 GRACE_S = 600.0
+#: How long the launcher may take to end its processes: it gives them half a minute.
+LEAVE_S = 40.0
 
 
 def group_sizes(text: str, present: int) -> list[int]:
@@ -54,13 +59,50 @@ def measure_group(command: Sequence[str], budget_s: float) -> None:
     MeasurementError
         It ended with an error, or not at all; the message has its last words.
     """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=budget_s + GRACE_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise MeasurementError(
-            f"the group of GPUs has not ended {GRACE_S:g} s after its budget", remedy="Look for a hanging collective."
-        ) from None
-    if done.returncode:
-        words = [line for line in done.stderr.splitlines() if line.strip()]
+    with (
+        _unwinding(),
+        subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as group,
+    ):
+        try:
+            _, said = group.communicate(timeout=budget_s + GRACE_S)
+        except subprocess.TimeoutExpired:
+            raise MeasurementError(
+                f"the group of GPUs has not ended {GRACE_S:g} s after its budget",
+                remedy="Look for a hanging collective.",
+            ) from None
+        finally:
+            _end(group)
+    if group.returncode:
+        words = [line for line in said.splitlines() if line.strip()]
         own = [line for line in words if "joulecast" in line or "Error" in line] or words or ["no message"]
         raise MeasurementError(f"the group of GPUs failed: {own[-1].strip()}", remedy="What it measured is kept.")
+
+
+def _end(group: subprocess.Popen[str]) -> None:
+    """Let the launcher end its processes, which would hold the GPUs; a signal from a terminal does not reach it."""
+    if group.poll() is not None:
+        return
+    group.terminate()
+    try:
+        group.wait(LEAVE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(group.pid, signal.SIGKILL)
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """Meanwhile signals that would end this process at once end what it has started first."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    found = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in found:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in found:
+            signal.signal(number, signal.SIG_DFL)

@@ -152,9 +152,8 @@ def _measure(
         others = recorded_others(recorder.recording.card)
         if others:
             say(f"{len(others)} rows of other cards of this kind are known beforehand")
-        benchmarks = _benchmarks(facts, description)
-        if settings.active:
-            benchmarks += swept(benchmarks, facts)
+        benchmarks, done = _benchmarks(facts, description), recorder.recording.done
+        benchmarks += [b for b in swept(benchmarks, facts) if settings.active or b.name in done]
         with Display(settings.budget_s, say) as display:
             session = Session(
                 device,

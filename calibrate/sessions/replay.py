@@ -134,7 +134,8 @@ def provenance(recorded: Recorded) -> str:
     """What was measured, where and when, for the tables of a description."""
     card = recorded.card
     software = ", ".join(f"{name} {version}" for name, version in sorted(card.versions.items()))
-    mode = str(card.how.get("mode") or "passive")
+    begun = str(card.how.get("mode") or "passive")
+    mode = "active" if any(row.is_set for row in recorded.rows) else begun  # a passive one may have gone on actively
     day = card.started.partition("T")[0]
     return (
         f"calibrated on {card.facts.name} (driver {card.facts.driver}; {software}), {day}, {mode}: "

@@ -58,7 +58,7 @@ def export_front(front: Front, path: str | Path, form: str, *, copies: int = 1, 
     elif form in WRITERS:
         WRITERS[form](front, Path(path))
     else:
-        raise InputError(f"no format {form!r}", key="--format", remedy=f"There are {', '.join(formats())}.")
+        raise InputError(f"no format {form!r}", key="form", remedy=f"There are {', '.join(formats())}.")
 
 
 def formats() -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def zeus_solution(front: Front, point: FrontPoint, *, copies: int = 1) -> str:
 def _whole_mhz(clock_mhz: float) -> int:
     if not float(clock_mhz).is_integer() or clock_mhz < 0:
         raise InputError(
-            f"a clock of {clock_mhz:g} MHz", key="--format", remedy="Zeus sets whole MHz; use the board's own clocks."
+            f"a clock of {clock_mhz:g} MHz", key=ZEUS_PFO, remedy="Zeus sets whole MHz; use the board's own clocks."
         )
     return int(clock_mhz)
 

@@ -134,10 +134,10 @@ class Front:
         _refuse_no_time(time_s, "time_s")
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - ROUNDING):
-            raise none_within(time_s, time[0])
+            raise none_within(time_s, time[0], "time_s")
         return float(np.interp(time_s, time, energy))
 
-    def at(self, time_s: float, key: str = "--time-limit") -> FrontPoint:
+    def at(self, time_s: float, key: str = "time_s") -> FrontPoint:
         """The plan for an iteration that lasts until ``time_s`` whatever this job does: the slowest that fits.
 
         Parameters

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecast.errors import arguments_for_options
 from joulecast.extras import data_frame
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.fluid.power_over_time import PowerOverTime
@@ -206,7 +207,8 @@ class Iteration:
         """Write kernels, power, clocks and memory for https://ui.perfetto.dev, or a folder for analysis (``hta``)."""
         from joulecast.simulator.traces.iteration_trace import write_iteration_trace
 
-        return write_iteration_trace(path, self.plan, self.description, form)
+        with arguments_for_options({"--trace": "path", "--trace-format": "form"}):
+            return write_iteration_trace(path, self.plan, self.description, form)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""

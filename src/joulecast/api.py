@@ -150,15 +150,17 @@ def front(
         A GPU's memory is too small.
     """
     from joulecast.arguments import number, text
+    from joulecast.errors import arguments_for_options
     from joulecast.plan.fronts.forecast_front import forecast_front
 
-    return forecast_front(
-        _loaded(plan, overrides),
-        space=_space(space),
-        simple=None if simple is None else text(simple, "simple"),
-        time_limit_s=None if time_limit_s is None else number(time_limit_s, "time_limit_s"),
-        switch_s=None if switch_s is None else number(switch_s, "switch_s", least=0.0),
-    )
+    with arguments_for_options({"--simple": "simple", "--time-limit": "time_limit_s"}):
+        return forecast_front(
+            _loaded(plan, overrides),
+            space=_space(space),
+            simple=None if simple is None else text(simple, "simple"),
+            time_limit_s=None if time_limit_s is None else number(time_limit_s, "time_limit_s"),
+            switch_s=None if switch_s is None else number(switch_s, "switch_s", least=0.0),
+        )
 
 
 def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] | None = ()) -> Comparison:
@@ -225,17 +227,20 @@ def sweep(
         The space cannot be used, or has no plan that is legal, fits memory and keeps to the constraints.
     """
     from joulecast.arguments import path, space_or_path, text, whole
+    from joulecast.errors import arguments_for_options
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space, space_from_dict
 
     tables = space_or_path(space)
-    return run_sweep(
-        space_from_dict(tables) if isinstance(tables, Mapping) else load_space(tables),
-        None if out is None else path(out, "out"),
-        workers=whole(workers, "workers", least=1),
-        dask=None if dask is None else text(dask, "dask"),
-        resume=resume,
-    )
+    names = {"--out": "out", "--workers": "workers", "--dask": "dask", "--resume": "resume=True"}
+    with arguments_for_options(names):
+        return run_sweep(
+            space_from_dict(tables) if isinstance(tables, Mapping) else load_space(tables),
+            None if out is None else path(out, "out"),
+            workers=whole(workers, "workers", least=1),
+            dask=None if dask is None else text(dask, "dask"),
+            resume=resume,
+        )
 
 
 def choose(
@@ -267,10 +272,12 @@ def choose(
         The plan or the space cannot be used.
     """
     from joulecast.arguments import whole
+    from joulecast.errors import arguments_for_options
     from joulecast.plan.fronts.joint_choice import joint_choice
 
     number = whole(stage, "stage", least=0)
-    return joint_choice(_loaded(plan, overrides), space=_space(space), direction=direction, stage=number)
+    with arguments_for_options({"--direction": "direction", "--stage": "stage"}):
+        return joint_choice(_loaded(plan, overrides), space=_space(space), direction=direction, stage=number)
 
 
 def meter(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 #: Most names that an error lists.
 MOST_NAMED = 80
@@ -49,16 +50,48 @@ class InputError(JoulecastError):
         key: str | None = None,
         remedy: str | None = None,
     ) -> None:
-        message, key = short(message), None if key is None else short(key)
-        remedy = None if remedy is None else short(remedy)
-        self.message, self.file, self.line, self.key, self.remedy = message, file, line, key, remedy
-        place = file or ""
-        if line is not None:
-            place += f":{line}"
-        if key is not None:
-            place += f" [{key}]" if place else f"[{key}]"
-        text = f"{place}: {message}" if place else message
-        super().__init__(f"{text}. {remedy}" if remedy else text)
+        self.file, self.line = file, line
+        self.reword(message, key, remedy)
+
+    def reword(self, message: str, key: str | None, remedy: str | None) -> None:
+        """Say it otherwise."""
+        self.message, self.key = short(message), None if key is None else short(key)
+        self.remedy = None if remedy is None else short(remedy)
+        place = self.file or ""
+        if self.line is not None:
+            place += f":{self.line}"
+        if self.key is not None:
+            place += f" [{self.key}]" if place else f"[{self.key}]"
+        text = f"{place}: {self.message}" if place else self.message
+        self.args = (f"{text}. {self.remedy}" if self.remedy else text,)
+
+
+@contextmanager
+def arguments_for_options(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors name a function's arguments where they name options of the command line.
+
+    Parameters
+    ----------
+    names
+        Arguments by option, with a value where the option is a switch, such as ``{"--resume": "resume=True"}``.
+
+    Examples
+    --------
+    >>> with arguments_for_options({"--out": "out", "--resume": "resume=True"}):
+    ...     raise InputError("no file", key="--resume", remedy="Give --out FILE.")
+    Traceback (most recent call last):
+    joulecast.errors.InputError: [resume]: no file. Give out FILE.
+    """
+
+    def said(text: str | None) -> str | None:
+        return None if text is None else re.sub(r"--[a-z-]*[a-z]", lambda found: names.get(found[0], found[0]), text)
+
+    try:
+        yield
+    except InputError as error:
+        key = None if error.key is None else names.get(error.key, error.key).partition("=")[0]
+        error.reword(said(error.message) or "", key, said(error.remedy))
+        raise
 
 
 class UnknownNameError(InputError):

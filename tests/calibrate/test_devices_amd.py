@@ -210,6 +210,8 @@ def test_a_counter_that_goes_silent_is_an_error(smi):
 
 def test_neighbours_and_partitions(smi):
     assert AmdCard().neighbours() == [Neighbour(2**22 + 1, 4096)]
+    smi.amdsmi_get_gpu_process_list = lambda handle: [{"pid": 2**22 + 1, "mem": "N/A"}, {"pid": "N/A"}, "none"]
+    assert AmdCard().neighbours() == [Neighbour(2**22 + 1, None)]
     smi.amdsmi_get_gpu_compute_partition = lambda handle: "CPX"
     assert AmdCard().facts.mig is True
 

@@ -12,6 +12,8 @@ from joulecast.calibrate.devices.protocol import Settings
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 from joulecast.calibrate.devices.simulated_sensors import Faults, Sensors
+from joulecast.calibrate.measure.protocol import measure
+from joulecast.calibrate.measure.sampler import VirtualSampler
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.errors import DeviceError
 
@@ -111,6 +113,18 @@ def test_a_card_that_cannot_be_opened_is_a_finding(monkeypatch):
         assert examination.facts is None
         assert [finding.code for finding in examination.findings] == [Code.NO_PACKAGE]
         assert "nstall" in examination.findings[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("sensors", "source"), [(Sensors(history_step_s=0.02), "power history"), (Sensors(history_step_s=0.0), "counter")]
+)
+def test_a_disagreement_names_what_energies_rest_on(sensors, source):
+    """The same that rows say of themselves."""
+    card = SimulatedCard(sensors=sensors, faults=Faults(power_error=0.08))
+    (found,) = (one for one in examine(card).findings if one.code is Code.DISAGREEMENT)
+    assert f"Energies are taken from the {source}." in found.remedy
+    row = measure(card, SimulatedRunner(card), VirtualSampler, Microbenchmark("gemm", GEMM, "gemm")).row
+    assert row["measured_energy_source"] in source
 
 
 def test_sensors_are_compared_under_load_too():

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import command
@@ -18,8 +19,8 @@ from joulecast import extras
 from joulecast.calibrate.descriptions.from_rows import ParameterReport
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults
-from joulecast.calibrate.measure.recording import FILE_NAME
-from joulecast.calibrate.sessions import live, reference
+from joulecast.calibrate.measure.recording import FILE_NAME, read_recording
+from joulecast.calibrate.sessions import groups, live, reference
 from joulecast.calibrate.sessions.belief import Uncertainty
 from joulecast.calibrate.sessions.candidates import Candidate
 from joulecast.calibrate.sessions.design import Choice
@@ -117,6 +118,22 @@ def test_without_privilege_active_falls_back_to_passive_and_says_so(
     assert status == 0
     assert "note [no-privilege]" in err
     assert "passive calibration: nothing on the card is changed" in err
+
+
+def test_a_passive_recording_goes_on_actively_and_passively_again(
+    here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(recorded, "rec")
+    go_on = ("--device", "sim:card.json", "--record", "rec", "--out", "gpu.toml")
+    status, _, err = run(capsys, *go_on, "--active", "--yes", "--budget", "50s")
+    assert status == 0
+    assert any(row.is_set for row in read_recording("rec").rows)
+    assert ", active: " in Path("gpu.toml").read_text()
+    reached = re.findall(r"before, time ±([0-9.]+) %, energy ±([0-9.]+) % reached", err)[0]
+    _, _, err = run(capsys, *go_on, "--budget", "60s")
+    known = re.findall(r"^forecasts of training kernels: time ±([0-9.]+) %, energy ±([0-9.]+) %;", err, re.MULTILINE)[0]
+    # What was measured at set clocks counts as well: only the estimate that it is counted by has moved.
+    assert [float(x) for x in known] == pytest.approx([float(x) for x in reached], rel=0.03)
 
 
 def test_who_cannot_be_asked_does_not_agree(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -387,12 +404,28 @@ def test_groups_of_gpus_start_one_process_each() -> None:
 
 
 def test_a_group_that_fails_says_its_last_words() -> None:
-    import sys
-
     measure_group([sys.executable, "-c", "pass"], 1.0)
     code = "import sys; print('RuntimeError: no NCCL', file=sys.stderr); print('bye', file=sys.stderr); sys.exit(1)"
     with pytest.raises(MeasurementError, match="RuntimeError: no NCCL"):
         measure_group([sys.executable, "-c", code], 1.0)
+
+
+@pytest.mark.parametrize("ending", ["hangs", "SIGTERM", "SIGINT"])
+def test_no_process_of_a_group_outlives_it(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher alone would leave processes that hold the GPUs: it is asked to end them, as torchrun does."""
+    member, killer = tmp_path / "member", "" if ending == "hangs" else f"os.kill({os.getpid()}, signal.{ending})"
+    code = (
+        "import os, pathlib, signal, subprocess, sys\n"
+        "one = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (one.kill(), sys.exit(1)))\n"
+        f"pathlib.Path({str(member)!r}).write_text(str(one.pid))\n"
+        f"try:\n    {killer}\n    one.wait()\nfinally:\n    one.wait()\n"
+    )
+    monkeypatch.setattr(groups, "GRACE_S", 3.0 if ending == "hangs" else 60.0)
+    with pytest.raises((MeasurementError, SystemExit, KeyboardInterrupt)):
+        measure_group([sys.executable, "-c", code], 0.0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(member.read_text()), 0)
 
 
 def test_recordings_of_groups_are_replayed_with_the_single_card(

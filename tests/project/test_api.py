@@ -298,3 +298,28 @@ def test_sizes_may_be_numbers_of_numpy_and_whole_floats(h200):
 def test_iteration_as_frame(examples):
     pytest.importorskip("pandas")
     assert len(jc.predict(examples / "llama-3.1-8b-4xh200.toml").to_frame())
+
+
+@pytest.mark.parametrize(
+    ("call", "key", "words"),
+    [
+        (lambda plan, space, out: jc.front(plan, simple="x"), "simple", "unknown kind"),
+        (lambda plan, space, out: jc.front(plan, time_limit_s=1e-6), "time_limit_s", "no plan takes"),
+        (lambda plan, space, out: jc.front(plan).at(1e-6), "time_s", "no plan takes"),
+        (lambda plan, space, out: jc.front(plan).bound_j(1e-6), "time_s", "no plan takes"),
+        (lambda plan, space, out: jc.front(plan).write(out, "x"), "form", "no format"),
+        (lambda plan, space, out: jc.choose(plan, direction="up"), "direction", "unknown direction"),
+        (lambda plan, space, out: jc.choose(plan, stage=9), "stage", "no stage 9"),
+        (lambda plan, space, out: jc.sweep(space, workers=2, dask="tcp://x:1"), "dask", "workers and dask exclude"),
+        (lambda plan, space, out: jc.sweep(space, out), "out", "no known form"),
+        (lambda plan, space, out: jc.sweep(space, resume=True), "resume", "no file to resume"),
+        (lambda plan, space, out: jc.predict(plan).write_trace(out, "x"), "form", "unknown form"),
+    ],
+)
+def test_errors_name_arguments_and_no_options(examples, tmp_path, call, key, words):
+    plan, space = examples / "llama-3.1-8b-4xh200.toml", examples / "sweep-llama-8b-power.toml"
+    with pytest.raises(jc.InputError, match=words) as raised:
+        call(plan, space, tmp_path / "x.foo")
+    assert raised.value.key == key
+    assert f"[{key}]" in str(raised.value)
+    assert "--" not in str(raised.value)

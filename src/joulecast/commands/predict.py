@@ -42,7 +42,9 @@ def predict(
         if not check.met:
             output.progress(f"warning: {check}")
     if trace is not None:
-        iteration.write_trace(trace, trace_format)
+        from joulecast.simulator.traces.iteration_trace import write_iteration_trace
+
+        write_iteration_trace(trace, iteration.plan, iteration.description, trace_format)
         output.progress(f"wrote {trace}")
     if report is not None:
         from joulecast.reports.write import report_of_iteration
