@@ -44,20 +44,23 @@ _WIDE_NORMS = "upcast_layernorm"
 _FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 
 
-def read_adapters(config: SettingsFile, draft: Draft) -> bool:
+def read_adapters(config: SettingsFile, draft: Draft, stored: str | None = None) -> bool:
     """Put a job's adapters into the plan, if it trains any.
+
+    ``stored``: the setting that names a model whose weights are stored in bitsandbytes' 4 bits.
 
     Raises
     ------
     InputError
         Adapters of which a forecast would be far off.
     """
-    small, found = _four_bits(config), _switch(config)
+    small, found = _four_bits(config) or stored, _switch(config)
     config.know((*SWITCHES, *KINDS, *SIZES, *TARGETED, *DROPOUTS, *_REFUSED))
     config.asked |= {"quantization_bit", "quantization_method", _WIDE_NORMS, *_FOUR_BITS, *_DOUBLE}
     if not found:
         if small and not small.endswith("lora"):
-            raise config.error(QUANTISED, small, "Leave it out to forecast the training of all weights.")
+            remedy = "Name the model in 16 bits" if small == stored else "Leave it out"
+            raise config.error(QUANTISED, small, f"{remedy} to forecast the training of all weights.")
         if not small:
             return False
     for key, what in _REFUSED.items():
@@ -69,7 +72,7 @@ def read_adapters(config: SettingsFile, draft: Draft) -> bool:
     dropout = config.first(DROPOUTS)
     draft.put("workload.lora.dropout", float(config.value(dropout, (int, float), 0.0)), *config.source(dropout))
     if small:
-        _put_four_bits(config, draft, small)
+        _put_four_bits(config, draft, small, stored)
     if any(config.raw(key) for key in _FUSED):
         draft.warn(
             "Axolotl's own kernels of adapters are fused: the iteration is shorter than with PEFT's, as forecast"
@@ -122,12 +125,19 @@ def _four_bits(config: SettingsFile) -> str | None:
     return next((key for key in _FOUR_BITS if config.raw(key) not in (None, False, "false")), None)
 
 
-def _put_four_bits(config: SettingsFile, draft: Draft, key: str) -> None:
-    """Put how the frozen weights are kept into the plan."""
+def _put_four_bits(config: SettingsFile, draft: Draft, key: str, stored: str | None) -> None:
+    """Put how the frozen weights are kept into the plan; those that are ``stored`` so stay so, with small scales."""
     draft.put("workload.lora.base_precision", "nf4", *config.source(key))
     double = config.first(_DOUBLE)
     double = double if config.given(double) else next((name for name in _DOUBLE if name in config.defaults), double)
-    if _is_axolotl(config):
+    if stored:
+        draft.put("workload.lora.double_quantisation", True, "repositories of this kind have small scales")
+        if "unsloth-bnb" in str(config.raw(stored)).lower():
+            draft.warn(
+                f"{config.own(stored)}: some of its layers are stored in 16 bits, and all are forecast in 4: it takes "
+                "more memory"
+            )
+    elif _is_axolotl(config):
         draft.put("workload.lora.double_quantisation", True, "Axolotl quantises scales too")
     elif config.value(double, bool, False):
         draft.put("workload.lora.double_quantisation", True, *config.source(double))

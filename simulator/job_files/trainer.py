@@ -15,7 +15,7 @@ from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import misspelt
-from joulecast.simulator.job_files.hub_names import put_named_model
+from joulecast.simulator.job_files.hub_names import in_four_bits, put_named_model
 from joulecast.simulator.job_files.images import read_images
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.preferences import objective_of, put_narrow_reference, put_pairs, tell_pairs
@@ -130,11 +130,11 @@ def trainer_draft(
         arguments.defaults = {key: value for key, value in dialect.defaults.items() if key not in _OF_TEXTS}
     key = arguments.first(MODELS)
     named = arguments.value(key, str)
-    put_named_model(draft, asked, named, arguments.source(key))
+    put_named_model(draft, asked, named, arguments.source(key), four_bits=True)
     architecture = put_cluster(draft, asked, configured_launch(launch, accelerate))
     mixed = _precision(arguments, accelerate, draft)
     _length(arguments, draft, dialect)
-    adapted = read_adapters(arguments, draft)
+    adapted = read_adapters(arguments, draft, stored=key if in_four_bits(named) else None)
     read_images(arguments, draft, asked, adapted=adapted)
     read_kernels(arguments, accelerate, draft, architecture)
     stage = read_sharding(arguments, accelerate, draft, mixed=mixed)
