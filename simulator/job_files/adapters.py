@@ -15,7 +15,7 @@ from joulecast.simulator.plan_file.lora import ALL
 
 RANK, DROPOUT, TARGETS = "lora_r", "lora_dropout", "lora_target_modules"
 #: Other names that scripts have for these.
-RANKS, DROPOUTS = (RANK, "lora_rank", "peft_lora_r"), (DROPOUT, "peft_lora_dropout")
+RANKS, DROPOUTS = (RANK, "lora_rank", "peft_lora_r", "r"), (DROPOUT, "peft_lora_dropout")
 TARGETED = (TARGETS, "lora_target", "lora_modules", "target_modules")
 #: Switches of scripts, and names that each say the same by being there.
 SWITCHES = ("use_peft", "use_peft_lora", "use_lora", "lora_enable", "lora")
@@ -40,7 +40,8 @@ _FOUR_BITS = ("load_in_4bit", "use_4bit_quantization", "use_qlora", "q_lora", "q
 _DOUBLE = ("use_bnb_nested_quant", "use_nested_quant", "bnb_4bit_use_double_quant", "double_quantization")
 #: LLaMA-Factory's switch that casts norms, and those alone, to fp32.
 _WIDE_NORMS = "upcast_layernorm"
-#: Kernels of Axolotl's own.
+#: Kernels of Axolotl's own, and with which of its settings it leaves them off where none of them is said.
+_UNFUSED = ("rl", "trust_remote_code", "load_in_8bit")
 _FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 
 
@@ -73,7 +74,7 @@ def read_adapters(config: SettingsFile, draft: Draft, stored: str | None = None)
     draft.put("workload.lora.dropout", float(config.value(dropout, (int, float), 0.0)), *config.source(dropout))
     if small:
         _put_four_bits(config, draft, small, stored)
-    if any(config.raw(key) for key in _FUSED):
+    if _fuses(config):
         draft.warn(
             "Axolotl's own kernels of adapters are fused: the iteration is shorter than with PEFT's, as forecast"
         )
@@ -149,6 +150,13 @@ def _put_four_bits(config: SettingsFile, draft: Draft, key: str, stored: str | N
             "norms, embedding and head beside weights in 4 bits are forecast in 16; where the script calls "
             "prepare_model_for_kbit_training, add --set workload.lora.prepared=true"
         )
+
+
+def _fuses(config: SettingsFile) -> bool:
+    """Whether Axolotl's own kernels run: as it is told, else without dropout (``check_auto_enable_lora_kernels``)."""
+    if any(config.raw(key) is not None for key in _FUSED):
+        return any(config.raw(key) for key in _FUSED)
+    return _is_axolotl(config) and config.raw(DROPOUT) == 0 and not any(config.raw(key) for key in _UNFUSED)
 
 
 def _is_axolotl(config: SettingsFile) -> bool:

@@ -457,7 +457,7 @@ def test_other_ways_to_say_it_in_axolotl(tmp_path, old, new, key, expected):
     ("plugins", "told"),
     [
         ("\n  - axolotl.integrations.liger.LigerPlugin", []),
-        (" axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin", ["chunked_cross_entropy: the loss"]),
+        (" axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin", ["cut_cross_entropy: the loss"]),
         ("\n  - our.plugins.Thing", ["not regarded: Thing"]),
         ("", []),
     ],
@@ -612,3 +612,72 @@ def test_llama_factorys_version_1_is_told(tmp_path, named):
     job.write_text("model: Qwen/Qwen3-0.6B\nmicro_batch_size: 1\ndist_config:\n  name: fsdp2\n", encoding="utf-8")
     with pytest.raises(jc.InputError, match=r"dist_config\]: .*version 1.*version 0"):
         jc.convert(f"USE_V1=1 llamafactory-cli sft {job}" if named else job, gpu="h100-sxm")
+
+
+def test_a_launcher_with_a_model_alone_starts_a_trainer():
+    found = jc.convert("torchrun --nproc_per_node 8 x.py --model_name_or_path 01-ai/Yi-1.5-9B-Chat", gpu="h100-sxm")
+    assert (found.tables["workload"]["model"], found.tables["cluster"]["gpus"]) == ("yi-9b", 8)
+    assert list(found.missing) == ["workload.sequence_length"]
+    with pytest.raises(InputError, match="started without settings that are known"):
+        jc.convert("python x.py --model_name_or_path 01-ai/Yi-1.5-9B-Chat", gpu="h100-sxm")
+
+
+def test_a_launched_script_may_have_its_settings_in_a_yaml(tmp_path):
+    (tmp_path / "job.yaml").write_text(SFT, encoding="utf-8")
+    (tmp_path / "other.yaml").write_text("step_scheduler:\n  local_batch_size: 8\n", encoding="utf-8")
+    found = convert(tmp_path, "torchrun --nproc_per_node=4 scripts/x.py --config job.yaml\n")
+    assert (found.tables["workload"]["model"], found.tables["workload"]["global_batch_size"]) == ("qwen3-8b", 16)
+    with pytest.raises(InputError, match="started without settings that are known"):
+        convert(tmp_path, "torchrun --nproc_per_node=4 scripts/x.py --config other.yaml\n")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("--launcher torchrun -- --nproc_per_node=4 --nnodes=2", 8),
+        ("--launcher=accelerate -- --num_processes 2", 2),
+        ("-- --config_file fsdp.yaml", 16),
+        ("--num-processes 4", 4),
+    ],
+)
+def test_what_axolotl_hands_on_to_its_launcher(tmp_path, launcher, gpus):
+    (tmp_path / "axolotl.yml").write_text(AXOLOTL, encoding="utf-8")
+    found = convert(tmp_path, f"axolotl train axolotl.yml {launcher}\n")
+    assert found.tables["cluster"]["gpus"] == gpus
+    assert not any("not regarded" in warning for warning in found.warnings)
+
+
+def test_axolotl_fuses_adapters_without_dropout_unless_told_otherwise(tmp_path):
+    lora = AXOLOTL.replace("lora_r:\nadapter:", "lora_r: 16\nlora_target_linear: true\nadapter: lora").replace(
+        "deepspeed: deepspeed_configs/zero3_bf16.json\n", ""
+    )
+
+    def fused(more):
+        found = convert(tmp_path, f"{lora}{more}", "axolotl.yml", gpus=8)
+        return any("Axolotl's own kernels of adapters are fused" in warning for warning in found.warnings)
+
+    assert fused("lora_dropout: 0\n")
+    for more in ("", "lora_dropout: 0.05\n", "lora_dropout: 0\ntrust_remote_code: true\n"):
+        assert not fused(more)
+    assert not fused("lora_dropout: 0\nlora_mlp_kernel: false\nlora_qkv_kernel: false\n")
+    assert fused("lora_dropout: 0.05\nlora_mlp_kernel: true\n")
+
+
+def test_scripts_called_after_unsloth_are_told_of_its_kernels():
+    job = "python unsloth-cli.py --model_name unsloth/llama-3-8b --max_seq_length 8192 --r 64 --lora_dropout 0"
+    found = jc.convert(f"{job} --per_device_train_batch_size 4", gpu="h100-sxm", gpus=1)
+    assert found.tables["workload"]["lora"] == {"rank": 64, "target_modules": "all-linear", "dropout": 0.0}
+    assert found.tables["workload"]["precision"] == "bf16"
+    assert any(warning.startswith("Unsloth's kernels are not known") for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("job", "what"),
+    [
+        ("NPROC_PER_NODE=8 megatron sft --load a --micro_batch_size 1", "ms-swift's Megatron"),
+        ("nemo llm pretrain --factory llama3_8b trainer.devices=8 trainer.num_nodes=1", "recipes of NeMo 2"),
+    ],
+)
+def test_tools_of_which_other_jobs_are_known_are_named(job, what):
+    with pytest.raises(InputError, match=what):
+        jc.convert(job, gpu="h100-sxm")
