@@ -24,7 +24,11 @@ from joulecast.simulator.job_files.nemo import is_nemo_command, is_nemo_yaml, ne
 from joulecast.simulator.job_files.plan_text import plan_text
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Script, read_script
-from joulecast.simulator.job_files.torchtitan import torchtitan_draft
+from joulecast.simulator.job_files.torchtitan import (
+    is_torchtitan_command,
+    torchtitan_command_draft,
+    torchtitan_draft,
+)
 from joulecast.simulator.job_files.torchtune import (
     is_torchtune_command,
     is_torchtune_yaml,
@@ -214,6 +218,7 @@ def _script(text: str, file: str, asked: Asked) -> Draft:
     readers = (
         (megatron_commands(script), megatron_draft),
         ([command for command in script.commands if is_torchtune_command(command)], torchtune_command_draft),
+        ([command for command in script.commands if is_torchtitan_command(command)], torchtitan_command_draft),
         ([command for command in script.commands if is_nemo_command(command)], nemo_command_draft),
         ([command for command in script.commands if is_trainer_command(command)], trainer_command_draft),
         ([command for command in script.commands if is_launched_trainer(command, file)], trainer_command_draft),

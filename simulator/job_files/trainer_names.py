@@ -40,7 +40,7 @@ REFUSED: Mapping[str, str] = by_name(
         "use_galore use_badam use_apollo use_adam_mini": "its optimizer is not known",
         "vision_tower vision_tower_name mm_projector_type": "models that see more than text are not known",
         "process_reward_model": PREFERENCES,
-        "activation_offloading layer_offloading enable_activation_offloading offload": OFFLOADED,
+        "activation_offloading layer_offloading enable_activation_offloading offload use_unsloth_gc": OFFLOADED,
         "tensor_parallel_size context_parallel_size sequence_parallel_degree": SPLIT,
         "expert_parallel_size sequence_parallel_size parallelism_config": SPLIT,
         "fp8": "FP8 is not known of Hugging Face's layers",

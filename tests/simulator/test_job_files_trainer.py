@@ -681,3 +681,9 @@ def test_scripts_called_after_unsloth_are_told_of_its_kernels():
 def test_tools_of_which_other_jobs_are_known_are_named(job, what):
     with pytest.raises(InputError, match=what):
         jc.convert(job, gpu="h100-sxm")
+
+
+def test_checkpoints_that_unsloth_moves_to_the_host_are_refused(tmp_path):
+    assert convert(tmp_path, f"{FACTORY}use_unsloth_gc: false\n", "factory.yaml", gpus=8).missing == {}
+    with pytest.raises(InputError, match=r"use_unsloth_gc\]: what is kept on the host"):
+        convert(tmp_path, f"{FACTORY}use_unsloth_gc: true\n", "factory.yaml", gpus=8)
