@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 
+from joulecast.model.architecture.hf import load_model
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import QUANTISED, by_name
-from joulecast.simulator.plan_file.lora import ALL
+from joulecast.simulator.plan_file.lora import ALL, module_names
 
 RANK, DROPOUT, TARGETS = "lora_r", "lora_dropout", "lora_target_modules"
 #: Other names that scripts have for these.
@@ -21,8 +22,8 @@ TARGETED = (TARGETS, "lora_target", "lora_modules", "target_modules")
 SWITCHES = ("use_peft", "use_peft_lora", "use_lora", "lora_enable", "lora")
 KINDS = ("finetuning_type", "adapter", "peft_type")
 SIZES = (*RANKS, "lora_alpha", TARGETS)
-#: PEFT's defaults.
-PEFT_RANK, PEFT_TARGETS = 8, ["q_proj", "v_proj"]
+#: PEFT's defaults: where queries, keys and values are one product, that.
+PEFT_RANK, PEFT_TARGETS, PEFT_JOINT = 8, ["q_proj", "v_proj"], ["qkv_proj"]
 
 _TRAINED = "what is trained whole beside adapters cannot be said in a plan"
 _OTHER = "adapters of another kind than LoRA's are not known"
@@ -179,14 +180,20 @@ def _targets(config: SettingsFile, draft: Draft) -> None:
     else:
         key = config.first(TARGETED)
         found = config.value(key, (str, list), None)
+        default = _peft_targets(draft)
         if found is None:
-            draft.warn(
-                f"no {config.own(TARGETS)}: adapters are forecast beside {' and '.join(PEFT_TARGETS)}, PEFT's choice"
-            )
+            draft.warn(f"no {config.own(TARGETS)}: adapters are forecast beside {' and '.join(default)}, PEFT's choice")
         names = [name for name in re.split(r"[,\s]+", found) if name] if isinstance(found, str) else found
         every = names in (["all"], ["all-linear"], ["all_linear"])
-        draft.put("workload.lora.target_modules", ALL if every else names or PEFT_TARGETS, *config.source(key))
+        draft.put("workload.lora.target_modules", ALL if every else names or default, *config.source(key))
     config.asked.add("lora_target_linear")
+
+
+def _peft_targets(draft: Draft) -> list[str]:
+    """What PEFT has adapters beside where nothing says it (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``)."""
+    model = draft.value("workload.model")
+    joint = model is not None and set(PEFT_JOINT) <= set(module_names(load_model(model)))
+    return PEFT_JOINT if joint else PEFT_TARGETS
 
 
 def put_precision(config: SettingsFile, draft: Draft, *, loads_narrow: bool) -> None:

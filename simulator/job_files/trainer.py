@@ -165,7 +165,7 @@ def _refuse(config: SettingsFile) -> None:
     for key, what in REFUSED.items():
         found = config.raw(key)
         if found is True or (found and found not in (1, "none", "full")):
-            raise config.error(what, key, "Leave it out to forecast the training of all weights without it.")
+            raise config.error(what, key, "Leave it out to forecast the job without it.")
     config.know(REFUSED)
 
 
