@@ -43,7 +43,7 @@ def gradients_at_peak(
     """
     run, config = one.shard.implementation, one.shard.config
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
-        return max(1, split.gradient_copies) * gradients + max(0.0, of_table - kept)
+        return gradient_copies(one, rank, split) * gradients + max(0.0, of_table - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
     head = local_vocabulary(config.vocab, head_is_split(run), run) * config.hidden * kept_type / split.gradients
@@ -51,6 +51,17 @@ def gradients_at_peak(
     begun = head - one.ends + max(0.0, further - one.layer)
     first_layer = gradients - later + one.layer - kept + further
     return max(0.0, max(begun, first_layer) + at_once, gradients - kept + of_table)
+
+
+def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards) -> int:
+    """Copies of all gradients that lie in PyTorch's memory.
+
+    Gradients that DDP's buckets hold are new tensors once they have been dropped: those of accumulated micro-batches
+    add up beside the buckets and move into them in the last backward. One job on four H200s held a copy more on each
+    GPU when it dropped them (`train_iterations.jsonl` and `train_sharded.jsonl`, the rows named ``_ddp``).
+    """
+    beside = split.gradient_copies > 1 and rank.micro_batches > 1 and one.shard.implementation.drops_gradients
+    return max(1, split.gradient_copies) + beside
 
 
 def beside_table_bytes(one: MicroBatchBytes, split: StateShards, outside: float) -> float:

@@ -29,7 +29,8 @@ WHOLE_LAYERS = 2
 class StateShards:
     """Ranks over which parameters, gradients and optimizer states (those of experts apart) are split; 1 is whole.
 
-    ``gradient_copies`` of all gradients lie in PyTorch's memory throughout: two with buckets, 0 where they come and go.
+    ``gradient_copies`` of all gradients lie in PyTorch's memory throughout: two with buckets, 0 where they come and go
+    (:func:`joulecast.model.memory.moments.gradient_copies`).
     Parameters that ``stay_gathered`` are whole throughout a step, and so are their gradients in the type of their sums.
     Gradients that ``add_up_whole`` are split in the last micro-batch's backward alone.
     """

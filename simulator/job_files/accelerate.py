@@ -36,7 +36,11 @@ _OF_TRL: dict[str, dict[str, Any]] = {
 }
 _HANDED = ("num_processes", "num_machines")
 _SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
-_STAGE = re.compile(r"z(?:ero)?[_-]?(?:stage)?[_-]?([0-3])")
+_STAGE = re.compile(r"(?:z(?:ero)?[_-]?(?:stage)?|stage)[_-]?([0-3])")
+#: Where the trainer's arguments name DeepSpeed's configuration; the first is a switch of scripts that start it by hand.
+_CONFIGS = ("deepspeed", "deepspeed_config", "ds_config", "ds_file")
+#: As DeepSpeed's examples and accelerate call ZeRO's stage.
+_ZERO_STAGE = "zero_stage"
 
 
 def configured_launch(launch: Launch, settings: Sequence[SettingsFile]) -> Launch:
@@ -71,10 +75,15 @@ def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], d
     InputError
         A file that is missing, a value that cannot be, or one of which a forecast would be far off.
     """
-    key = arguments.first(("deepspeed", "deepspeed_config", "ds_config", "ds_file"))
-    arguments.asked |= {"fsdp", "fsdp_config"}
-    if arguments.raw(key):
-        return _deepspeed(arguments, key, draft)
+    named = next((key for key in _CONFIGS if arguments.raw(key) not in (None, "", False, True)), None)
+    arguments.asked |= {"fsdp", "fsdp_config", *_CONFIGS}
+    if named is not None:
+        return _deepspeed(arguments, named, draft)
+    if arguments.given(_ZERO_STAGE):
+        return _accelerate_deepspeed(arguments, draft)
+    if arguments.raw(_CONFIGS[0]) is True:
+        what = "this switches DeepSpeed on, and nothing says which of ZeRO's stages"
+        raise arguments.error(what, _CONFIGS[0], f"Name its configuration, or add --{_ZERO_STAGE} N.")
     arguments.know([_SYNC])
     if arguments.raw("fsdp") or arguments.given("fsdp_config"):
         _fsdp(arguments, draft, mixed=mixed)
@@ -103,7 +112,7 @@ def _deepspeed(config: SettingsFile, key: str, draft: Draft) -> int:
         return read_zero(SettingsFile(config.file, config.text, without_auto(found), named=config.own(key)), draft)
     name = found.rpartition("/")[2].lower()
     if named_path(found, config.file) is None and (stage := _STAGE.search(name)):
-        if "offload" in name:
+        if re.search(r"(?<!no)(?<!no[_-])offload", name):
             raise config.error(OFFLOADED, key, "Name a configuration without it to forecast that.")
         draft.warn(f"{found} is not here: by its name it is ZeRO's stage {stage[1]}, with DeepSpeed's defaults")
         own = config.own(key)
@@ -116,7 +125,7 @@ def _deepspeed(config: SettingsFile, key: str, draft: Draft) -> int:
 def _accelerate_deepspeed(config: SettingsFile, draft: Draft) -> int:
     file, stage, *devices = (
         config.first((f"deepspeed_config.{name}", name))
-        for name in ("deepspeed_config_file", "zero_stage", "offload_optimizer_device", "offload_param_device")
+        for name in ("deepspeed_config_file", _ZERO_STAGE, "offload_optimizer_device", "offload_param_device")
     )
     if config.given(file):
         return _deepspeed(config, file, draft)

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 
+from joulecast.model.architecture.hf import load_model
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import QUANTISED, by_name
-from joulecast.simulator.plan_file.lora import ALL
+from joulecast.simulator.plan_file.lora import ALL, module_names
 
 RANK, DROPOUT, TARGETS = "lora_r", "lora_dropout", "lora_target_modules"
 #: Other names that scripts have for these.
-RANKS, DROPOUTS = (RANK, "lora_rank", "peft_lora_r"), (DROPOUT, "peft_lora_dropout")
+RANKS, DROPOUTS = (RANK, "lora_rank", "peft_lora_r", "r"), (DROPOUT, "peft_lora_dropout")
 TARGETED = (TARGETS, "lora_target", "lora_modules", "target_modules")
 #: Switches of scripts, and names that each say the same by being there.
 SWITCHES = ("use_peft", "use_peft_lora", "use_lora", "lora_enable", "lora")
 KINDS = ("finetuning_type", "adapter", "peft_type")
 SIZES = (*RANKS, "lora_alpha", TARGETS)
-#: PEFT's defaults.
-PEFT_RANK, PEFT_TARGETS = 8, ["q_proj", "v_proj"]
+#: PEFT's defaults: where queries, keys and values are one product, that.
+PEFT_RANK, PEFT_TARGETS, PEFT_JOINT = 8, ["q_proj", "v_proj"], ["qkv_proj"]
 
 _TRAINED = "what is trained whole beside adapters cannot be said in a plan"
 _OTHER = "adapters of another kind than LoRA's are not known"
@@ -40,24 +41,28 @@ _FOUR_BITS = ("load_in_4bit", "use_4bit_quantization", "use_qlora", "q_lora", "q
 _DOUBLE = ("use_bnb_nested_quant", "use_nested_quant", "bnb_4bit_use_double_quant", "double_quantization")
 #: LLaMA-Factory's switch that casts norms, and those alone, to fp32.
 _WIDE_NORMS = "upcast_layernorm"
-#: Kernels of Axolotl's own.
+#: Kernels of Axolotl's own, and with which of its settings it leaves them off where none of them is said.
+_UNFUSED = ("rl", "trust_remote_code", "load_in_8bit")
 _FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 
 
-def read_adapters(config: SettingsFile, draft: Draft) -> bool:
+def read_adapters(config: SettingsFile, draft: Draft, stored: str | None = None) -> bool:
     """Put a job's adapters into the plan, if it trains any.
+
+    ``stored``: the setting that names a model whose weights are stored in bitsandbytes' 4 bits.
 
     Raises
     ------
     InputError
         Adapters of which a forecast would be far off.
     """
-    small, found = _four_bits(config), _switch(config)
+    small, found = _four_bits(config) or stored, _switch(config)
     config.know((*SWITCHES, *KINDS, *SIZES, *TARGETED, *DROPOUTS, *_REFUSED))
     config.asked |= {"quantization_bit", "quantization_method", _WIDE_NORMS, *_FOUR_BITS, *_DOUBLE}
     if not found:
         if small and not small.endswith("lora"):
-            raise config.error(QUANTISED, small, "Leave it out to forecast the training of all weights.")
+            remedy = "Name the model in 16 bits" if small == stored else "Leave it out"
+            raise config.error(QUANTISED, small, f"{remedy} to forecast the training of all weights.")
         if not small:
             return False
     for key, what in _REFUSED.items():
@@ -69,8 +74,8 @@ def read_adapters(config: SettingsFile, draft: Draft) -> bool:
     dropout = config.first(DROPOUTS)
     draft.put("workload.lora.dropout", float(config.value(dropout, (int, float), 0.0)), *config.source(dropout))
     if small:
-        _put_four_bits(config, draft, small)
-    if any(config.raw(key) for key in _FUSED):
+        _put_four_bits(config, draft, small, stored)
+    if _fuses(config):
         draft.warn(
             "Axolotl's own kernels of adapters are fused: the iteration is shorter than with PEFT's, as forecast"
         )
@@ -122,12 +127,19 @@ def _four_bits(config: SettingsFile) -> str | None:
     return next((key for key in _FOUR_BITS if config.raw(key) not in (None, False, "false")), None)
 
 
-def _put_four_bits(config: SettingsFile, draft: Draft, key: str) -> None:
-    """Put how the frozen weights are kept into the plan."""
+def _put_four_bits(config: SettingsFile, draft: Draft, key: str, stored: str | None) -> None:
+    """Put how the frozen weights are kept into the plan; those that are ``stored`` so stay so, with small scales."""
     draft.put("workload.lora.base_precision", "nf4", *config.source(key))
     double = config.first(_DOUBLE)
     double = double if config.given(double) else next((name for name in _DOUBLE if name in config.defaults), double)
-    if _is_axolotl(config):
+    if stored:
+        draft.put("workload.lora.double_quantisation", True, "repositories of this kind have small scales")
+        if "unsloth-bnb" in str(config.raw(stored)).lower():
+            draft.warn(
+                f"{config.own(stored)}: some of its layers are stored in 16 bits, and all are forecast in 4: it takes "
+                "more memory"
+            )
+    elif _is_axolotl(config):
         draft.put("workload.lora.double_quantisation", True, "Axolotl quantises scales too")
     elif config.value(double, bool, False):
         draft.put("workload.lora.double_quantisation", True, *config.source(double))
@@ -139,6 +151,13 @@ def _put_four_bits(config: SettingsFile, draft: Draft, key: str) -> None:
             "norms, embedding and head beside weights in 4 bits are forecast in 16; where the script calls "
             "prepare_model_for_kbit_training, add --set workload.lora.prepared=true"
         )
+
+
+def _fuses(config: SettingsFile) -> bool:
+    """Whether Axolotl's own kernels run: as it is told, else without dropout (``check_auto_enable_lora_kernels``)."""
+    if any(config.raw(key) is not None for key in _FUSED):
+        return any(config.raw(key) for key in _FUSED)
+    return _is_axolotl(config) and config.raw(DROPOUT) == 0 and not any(config.raw(key) for key in _UNFUSED)
 
 
 def _is_axolotl(config: SettingsFile) -> bool:
@@ -161,14 +180,20 @@ def _targets(config: SettingsFile, draft: Draft) -> None:
     else:
         key = config.first(TARGETED)
         found = config.value(key, (str, list), None)
+        default = _peft_targets(draft)
         if found is None:
-            draft.warn(
-                f"no {config.own(TARGETS)}: adapters are forecast beside {' and '.join(PEFT_TARGETS)}, PEFT's choice"
-            )
+            draft.warn(f"no {config.own(TARGETS)}: adapters are forecast beside {' and '.join(default)}, PEFT's choice")
         names = [name for name in re.split(r"[,\s]+", found) if name] if isinstance(found, str) else found
         every = names in (["all"], ["all-linear"], ["all_linear"])
-        draft.put("workload.lora.target_modules", ALL if every else names or PEFT_TARGETS, *config.source(key))
+        draft.put("workload.lora.target_modules", ALL if every else names or default, *config.source(key))
     config.asked.add("lora_target_linear")
+
+
+def _peft_targets(draft: Draft) -> list[str]:
+    """What PEFT has adapters beside where nothing says it (``TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING``)."""
+    model = draft.value("workload.model")
+    joint = model is not None and set(PEFT_JOINT) <= set(module_names(load_model(model)))
+    return PEFT_JOINT if joint else PEFT_TARGETS
 
 
 def put_precision(config: SettingsFile, draft: Draft, *, loads_narrow: bool) -> None:

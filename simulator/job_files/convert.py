@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os.path import exists
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,11 @@ from joulecast.simulator.job_files.nemo import is_nemo_command, is_nemo_yaml, ne
 from joulecast.simulator.job_files.plan_text import plan_text
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Script, read_script
-from joulecast.simulator.job_files.torchtitan import torchtitan_draft
+from joulecast.simulator.job_files.torchtitan import (
+    is_torchtitan_command,
+    torchtitan_command_draft,
+    torchtitan_draft,
+)
 from joulecast.simulator.job_files.torchtune import (
     is_torchtune_command,
     is_torchtune_yaml,
@@ -31,6 +36,7 @@ from joulecast.simulator.job_files.torchtune import (
     torchtune_draft,
 )
 from joulecast.simulator.job_files.trainer_jobs import (
+    is_launched_trainer,
     is_trainer_command,
     is_trainer_yaml,
     trainer_command_draft,
@@ -52,6 +58,17 @@ IN_PYTHON = (
     "Say its settings behind it, such as --model_name_or_path NAME --max_length TOKENS --per_device_train_batch_size N "
     "--bf16 --gradient_checkpointing, or write a plan of them."
 )
+#: By a tool and what it is told to do, why that is not read and what is.
+_UNREAD = {
+    ("megatron", "sft", "pt", "rlhf"): (
+        "this is ms-swift's Megatron, whose options are not read",
+        "Give the same job to Megatron-LM (torchrun … pretrain_gpt.py --seq-length …), with its model by --model.",
+    ),
+    ("nemo", "llm"): (
+        "recipes of NeMo 2 are Python, and their settings are not read",
+        "Give those of Megatron-Bridge: torchrun … run_recipe.py --recipe llama3_8b_pretrain_config seq_length=…",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +214,14 @@ def _yaml(text: str, path: Path, asked: Asked) -> Draft:
 
 def _script(text: str, file: str, asked: Asked) -> Draft:
     script = read_script(text, file, asked.environment)
+    _refuse_unread(script, file)
     readers = (
         (megatron_commands(script), megatron_draft),
         ([command for command in script.commands if is_torchtune_command(command)], torchtune_command_draft),
+        ([command for command in script.commands if is_torchtitan_command(command)], torchtitan_command_draft),
         ([command for command in script.commands if is_nemo_command(command)], nemo_command_draft),
         ([command for command in script.commands if is_trainer_command(command)], trainer_command_draft),
+        ([command for command in script.commands if is_launched_trainer(command, file)], trainer_command_draft),
     )
     found, reader = next((pair for pair in readers if pair[0]), ([], megatron_draft))
     if not found:
@@ -219,6 +239,15 @@ def _script(text: str, file: str, asked: Asked) -> Draft:
         if name.isidentifier():
             draft.assumed.append(f"${name} (line {line})")
     return draft
+
+
+def _refuse_unread(script: Script, file: str) -> None:
+    """Refuse commands of tools whose other jobs are known, with what can be given in their place."""
+    for command in script.commands:
+        for (tool, *own), (what, remedy) in _UNREAD.items():
+            names = [word.text.rpartition("/")[2] for word in command.words]
+            if any(name == tool and after in own for name, after in pairwise(names)):
+                raise InputError(what, file=file, line=command.line, remedy=remedy)
 
 
 def _unknown(script: Script, file: str) -> InputError:

@@ -174,6 +174,7 @@ def _put_recipe(flags: Flags, recipe: str, asked: Asked, *, performance: bool) -
         raise InputError(what, file=flags.file, remedy=f"Write {'=… '.join(needed)}=… behind the command.")
     common = [*_RECIPES, *(_SCRIPTS if performance else ())]
     common += ["--sequence-parallel"] if flags.whole("--tensor-model-parallel-size") != 1 else []
+    common += [] if {"--bf16", "--fp16"} & set(flags.given) else ["--bf16"]
     common += _EXPERTS if load_model(model).experts else []
     ours = {name: Given(name, values, NOWHERE, "Megatron-Bridge's recipes") for name, values in map(_flag, common)}
     flags.given = {**ours, **flags.given}

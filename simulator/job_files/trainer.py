@@ -16,7 +16,7 @@ from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import misspelt
-from joulecast.simulator.job_files.hub_names import put_named_model
+from joulecast.simulator.job_files.hub_names import in_four_bits, put_named_model
 from joulecast.simulator.job_files.images import read_images
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.preferences import objective_of, put_narrow_reference, put_pairs, tell_pairs
@@ -83,6 +83,8 @@ class Dialect:
 PLAIN = Dialect()
 #: A script of TRL's ``SFTTrainer``: what its ``SFTConfig`` has on that the Trainer's arguments have not.
 SCRIPT = Dialect(defaults={"bf16": True, "gradient_checkpointing": True}, supervises="script")
+#: A script called after Unsloth, which multiplies in bf16 where the GPU can, and whose adapters are everywhere.
+UNSLOTH = Dialect(defaults={"bf16": True, "lora_target_modules": "all-linear"})
 #: ``trl sft`` and ``trl dpo``, whose configurations have defaults of their own.
 TRL = Dialect(
     defaults={
@@ -131,11 +133,11 @@ def trainer_draft(
         arguments.defaults = {key: value for key, value in dialect.defaults.items() if key not in _OF_TEXTS}
     key = arguments.first(MODELS)
     named = arguments.value(key, str)
-    put_named_model(draft, asked, named, arguments.source(key))
+    put_named_model(draft, asked, named, arguments.source(key), four_bits=True)
     architecture = put_cluster(draft, asked, configured_launch(launch, accelerate))
     mixed = _precision(arguments, accelerate, draft)
     _length(arguments, draft, dialect)
-    adapted = read_adapters(arguments, draft)
+    adapted = read_adapters(arguments, draft, stored=key if in_four_bits(named) else None)
     read_images(arguments, draft, asked, adapted=adapted)
     read_kernels(arguments, accelerate, draft, architecture)
     stage = read_sharding(arguments, accelerate, draft, mixed=mixed)
@@ -164,7 +166,7 @@ def _refuse(config: SettingsFile) -> None:
     for key, what in REFUSED.items():
         found = config.raw(key)
         if found is True or (found and found not in (1, "none", "full")):
-            raise config.error(what, key, "Leave it out to forecast the training of all weights without it.")
+            raise config.error(what, key, "Leave it out to forecast the job without it.")
     config.know(REFUSED)
 
 
@@ -227,6 +229,7 @@ def _parameters(config: SettingsFile, draft: Draft) -> None:
 def _length(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     """Tokens of a sample: as many as may be, which packing fills."""
     key = config.first(LENGTHS)
+    config.know(_PACKS)
     if not config.given(key):
         key = next((name for name in LENGTHS if config.own(name) in config.defaults), key)
     length = config.whole(key)
@@ -235,7 +238,6 @@ def _length(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
         return
     draft.put("workload.sequence_length", length, *config.source(key))
     packs = next((name for name in _PACKS if config.raw(name) not in (None, False)), None)
-    config.know(_PACKS)
     if packs == "pad_to_max_length" or config.own(key) == "block_size" or dialect.full_length:
         return
     draft.warn(packed(config.own(packs)) if packs else unpacked(config.own(key), length))
@@ -248,6 +250,7 @@ def _batch(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     gpus, length = draft.value("cluster.gpus"), draft.value("workload.sequence_length")
     steps = config.whole(STEPS, max(1, -(-dialect.least_batch // (micro * (gpus or 1))))) or 1
     draft.put("workload.micro_batch_size", micro, *config.source(key))
+    most = config.value("max_steps", int, -1)
     if gpus is None:
         draft.missing["workload.global_batch_size"] = (
             f"{micro * steps} on each GPU ({config.own(key)}, {config.own(STEPS)})"
@@ -256,7 +259,6 @@ def _batch(config: SettingsFile, draft: Draft, dialect: Dialect) -> None:
     source = f"{config.own(key)} on {gpus} GPU{'s' if gpus > 1 else ''}"
     source += f", {config.own(STEPS)}" if steps > 1 else ""
     draft.put("workload.global_batch_size", micro * steps * gpus, source, config.source(key)[1])
-    most = config.value("max_steps", int, -1)
     if most > 0 and length:
         sequences = most * micro * steps * gpus * (2 if draft.value("workload.objective") in PAIRED else 1)
         draft.put("workload.training_tokens", float(sequences * length), *config.source("max_steps"))

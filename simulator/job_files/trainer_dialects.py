@@ -90,7 +90,7 @@ _ATTENTION = {
 #: The settings that packages of plugins stand for; all other plugins are told by their class.
 _PLUGINS = {
     "axolotl.integrations.liger": "liger_plugin",
-    "axolotl.integrations.cut_cross_entropy": "chunked_cross_entropy",
+    "axolotl.integrations.cut_cross_entropy": "cut_cross_entropy",
 }
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from joulecast.errors import InputError
+from joulecast.files import read_text
 from joulecast.simulator.job_files.accelerate import accelerate_settings, trl_settings
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
-from joulecast.simulator.job_files.launcher import Launch, script_place
-from joulecast.simulator.job_files.named_files import named_settings
+from joulecast.simulator.job_files.launcher import Launch, read_launch, script_place
+from joulecast.simulator.job_files.named_files import named_path, named_settings
 from joulecast.simulator.job_files.preferences import OBJECTIVES, PAIRS
 from joulecast.simulator.job_files.processes import FACTORY, processes, tell_processes
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
+from joulecast.simulator.job_files.shell_values import Spot
 from joulecast.simulator.job_files.supervised import runs_sft_trainer
 from joulecast.simulator.job_files.told import PREFERENCES
-from joulecast.simulator.job_files.trainer import PLAIN, SCRIPT, TELLING, TRL, Dialect, trainer_draft
+from joulecast.simulator.job_files.trainer import PLAIN, SCRIPT, TELLING, TRL, UNSLOTH, Dialect, trainer_draft
 from joulecast.simulator.job_files.trainer_dialects import (
     LLAMA_FACTORY,
     SWIFT,
@@ -29,7 +32,8 @@ from joulecast.simulator.job_files.trainer_dialects import (
     swift_settings,
 )
 from joulecast.simulator.job_files.trainer_names import PREFERRING
-from joulecast.simulator.job_files.yaml_tables import SUFFIXES
+from joulecast.simulator.job_files.yaml_tables import SUFFIXES, parse_yaml
+from joulecast.simulator.plan_file.pairs import GRPO
 
 #: Commands of tools, and what they are given to train.
 _TOOLS = {
@@ -39,6 +43,8 @@ _TOOLS = {
     "trl": ("sft", "dpo", "kto", "reward", "grpo", "rloo"),
     "swift": ("sft", "pt", "rlhf"),
 }
+#: Those that hand on to accelerate how many processes it starts.
+_HANDING = ("trl", "axolotl")
 #: The setting by which a script that accelerate launches is seen to train a language model.
 _MODEL = "model_name_or_path"
 #: Settings that LLaMA-Factory alone has.
@@ -53,7 +59,14 @@ _TRL = (
     *("dataset_text_field", "completion_only_loss", "assistant_only_loss", "packing_strategy", "eval_packing"),
     *("chat_template_path", "accelerate_config"),
 )
-_TRL_TOGETHER = ("packing", "max_length")
+_TRL_TOGETHER = (("packing", "max_length"), (_MODEL, "dataset_name"))
+#: Settings of transformers' examples, which its commands have not, and of TRL's training on completions.
+_EXAMPLES = ("do_train", "dataset_config_name", "train_file")
+_REWARDED = ("reward_funcs", "num_generations")
+#: TRL's own script of supervised finetuning.
+_OF_TRL = re.compile(r"(?:.*/)?(?:trl|examples)/scripts/sft\.py|trl\.scripts\.sft")
+#: Launchers that start a process on each GPU, which nobody needs for less than training.
+_LAUNCHERS = ("torchrun", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
 
 
 def is_trainer_command(command: Command) -> bool:
@@ -70,6 +83,17 @@ def is_trainer_command(command: Command) -> bool:
     return configured or _MODEL in names
 
 
+def is_launched_trainer(command: Command, file: str) -> bool:
+    """Whether a launcher starts a script that names a model as trainers do, or a YAML of a trainer's settings."""
+    texts = [word.text for word in command.words]
+    if not any(text.rpartition("/")[2] in _LAUNCHERS for text in texts):
+        return False
+    if any(text.partition("=")[0].strip("-") == _MODEL for text in texts):
+        return True
+    paths = [named_path(text, file) for text in texts if text.endswith(SUFFIXES)]
+    return any(is_trainer_yaml(parse_yaml(read_text(path, "YAML"), str(path))[0]) for path in paths if path)
+
+
 def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     """The job that a command starts, as a plan in the making.
 
@@ -80,25 +104,47 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     """
     words = command.words
     place = _place(command)
+    tool = words[place].text.rpartition("/")[2]
+    words, handed = _handed(words, tool)
     started = _objective([word.text for word in words[: place + 2]], words[place].line, file)
     options, loose = command_settings(words[place + 1 :], file)
     options = _switched_off(options)
-    launch_options, _ = command_settings(words[:place], file)
-    tool = words[place].text.rpartition("/")[2]
+    launch_options, _ = command_settings(handed or words[:place], file)
     name = next((spot for spot in loose if spot.text.endswith((*SUFFIXES, ".json"))), None)
     configured = options.raw("config")
     settings = options
     if name is not None or (isinstance(configured, str) and configured.endswith(SUFFIXES)):
         text, line = (name.text, name.line) if name else (str(configured), options.line("config"))
         settings = replace(named_settings(text, file, "the job's configuration", line), over=options)
-    accelerate = accelerate_settings(launch_options, file) if any(w.text == "accelerate" for w in words) else []
-    accelerate = trl_settings(settings, file) if tool == "trl" else accelerate
-    given = tool == "trl" and accelerate[0].given("num_processes")
-    launch = processes(command, place, tool, otherwise=given)
-    plain = SCRIPT if runs_sft_trainer(command, place, file) else PLAIN
-    draft = _draft(settings, tool, launch, accelerate, asked, file, started, plain)
+    launched = any(word.text == "accelerate" for word in (*words, *handed))
+    accelerate = accelerate_settings(launch_options, file) if launched else []
+    accelerate = [*(trl_settings(settings, file) if tool in _HANDING else []), *accelerate]
+    given = tool in _HANDING and accelerate[0].given("num_processes")
+    launch = read_launch(handed) if handed else processes(command, place, tool, otherwise=given)
+    draft = _draft(settings, tool, launch, accelerate, asked, file, started, _of_script(command, place, file))
     tell_processes(command, place, tool, launch, draft)
     return draft
+
+
+def _handed(words: tuple[Spot, ...], tool: str) -> tuple[tuple[Spot, ...], tuple[Spot, ...]]:
+    """A command's own words, and Axolotl's launcher with what stands behind ``--`` for it."""
+    texts = [word.text for word in words]
+    if tool != "axolotl" or "--" not in texts:
+        return words, ()
+    cut = texts.index("--")
+    named = [after for before, after in pairwise(words[:cut]) if before.text == "--launcher"]
+    named += [Spot(text.partition("=")[2], words[0].line) for text in texts[:cut] if text.startswith("--launcher=")]
+    return words[:cut], (*(named or [Spot("accelerate", words[0].line)])[:1], *words[cut + 1 :])
+
+
+def _of_script(command: Command, place: int, file: str) -> Dialect:
+    """The dialect of a script, which no tool of its own starts."""
+    name = command.words[place].text
+    if "unsloth" in name.rpartition("/")[2].lower():
+        return UNSLOTH
+    if not runs_sft_trainer(command, place, file):
+        return PLAIN
+    return TRL if _OF_TRL.fullmatch(name) else SCRIPT
 
 
 def trainer_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], asked: Asked, file: str) -> Draft:
@@ -107,12 +153,14 @@ def trainer_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], aske
     told = _trl_keys(tables)
     if not told:
         return _draft(settings, "", Launch(), [], asked, file)
-    supervised = not any(settings.given(key) for key in PAIRS)
-    plain = TRL if supervised else replace(TRL, supervises="")
-    draft = _draft(settings, "", Launch(), trl_settings(settings, file), asked, file, plain=plain)
+    rewarded = any(settings.given(key) for key in _REWARDED)
+    supervised = not rewarded and not any(settings.given(key) for key in PAIRS)
+    plain, started = (TRL if supervised else replace(TRL, supervises="")), GRPO if rewarded else ""
+    draft = _draft(settings, "", Launch(), trl_settings(settings, file), asked, file, started, plain)
+    kind = " of trl grpo" if rewarded else " of trl sft" if supervised else ""
     draft.warn(
         f"{', '.join(told)}: keys of TRL's commands, whose defaults are taken (bf16, gradient_checkpointing, lora_r "
-        f"16){' of trl sft' if supervised else ''}; where another starts the job give that, such as accelerate launch "
+        f"16){kind}; where another starts the job give that, such as trl dpo --config FILE or accelerate launch "
         "train.py --config FILE"
     )
     return draft
@@ -122,8 +170,10 @@ def _trl_keys(tables: Mapping[str, Any]) -> list[str]:
     """Keys by which a YAML without its command is seen to be of TRL's; none where another tool's are there."""
     if {"base_model", *_SWIFT, *_FACTORY, *_FACTORY_1} & set(tables):
         return []
-    found = [key for key in _TRL if key in tables]
-    return found or (list(_TRL_TOGETHER) if set(_TRL_TOGETHER) <= set(tables) else [])
+    if found := [key for key in (*_TRL, *_REWARDED) if key in tables]:
+        return found
+    together = () if set(_EXAMPLES) & set(tables) else _TRL_TOGETHER
+    return next((list(keys) for keys in together if set(keys) <= set(tables)), [])
 
 
 def is_trainer_yaml(tables: Mapping[str, Any]) -> bool:
@@ -156,8 +206,13 @@ def _draft(
     elif tool == "trl" or started:
         dialect = TRL
     draft = trainer_draft(settings, dialect, launch, accelerate, asked, file, started)
-    if dialect is TRL and tool != "trl":
+    if dialect is TRL and started and tool not in ("", "trl"):
         draft.warn(f"a script called after {started} is taken to run TRL's trainer, with its defaults")
+    if plain is UNSLOTH:
+        draft.warn(
+            "Unsloth's kernels are not known: layers, adapters and loss are forecast in transformers' own, with which "
+            "the iteration is longer and takes more memory"
+        )
     return draft
 
 

@@ -24,7 +24,7 @@ PASSED_OVER = re.compile(
     |trust_remote_code|model_revision|token|include_\w+|remove_unused_columns|label_names|local_rank|ddp_\w+|torchdistx_path
     |low_cpu_mem_usage|low_cpu_fsdp|completion_only_loss|assistant_only_loss|default_system_message|system|model_author|lazy_preprocess|use_cache
     |average_tokens_\w+|gradient_checkpointing_kwargs|bf16_full_eval|fp16_full_eval|skip_\w+|accelerator_config|full_determinism
-    |ray_\w+|experiment_\w+|sample_packing_\w+|pad_to_multiple_of|min_sample_len|excess_length_strategy|resize_\w+
+    |ray_\w+|launcher|experiment_\w+|sample_packing_\w+|pad_to_multiple_of|min_sample_len|excess_length_strategy|resize_\w+
     |ignore_\w+|fsdp_(config|version|final\w*)|fsdp_transformer\w+|validation_\w+|text_column|adapter_name_or_path|lora(plus)?_\w+|peft_\w+|qlora_\w+
     |bnb_\w+|use_(bnb_nested_quant|dora|rslora)|enable_thinking|mask_history|torch_compile_\w+|flash_attn_fuse_\w+|config)""",
     re.VERBOSE,
@@ -40,7 +40,7 @@ REFUSED: Mapping[str, str] = by_name(
         "use_galore use_badam use_apollo use_adam_mini": "its optimizer is not known",
         "vision_tower vision_tower_name mm_projector_type": "models that see more than text are not known",
         "process_reward_model": PREFERENCES,
-        "activation_offloading layer_offloading enable_activation_offloading": OFFLOADED,
+        "activation_offloading layer_offloading enable_activation_offloading offload use_unsloth_gc": OFFLOADED,
         "tensor_parallel_size context_parallel_size sequence_parallel_degree": SPLIT,
         "expert_parallel_size sequence_parallel_size parallelism_config": SPLIT,
         "fp8": "FP8 is not known of Hugging Face's layers",
@@ -52,7 +52,7 @@ WARNED: Mapping[str, str] = by_name(
         "group_by_length train_sampling_strategy": "tokens of samples decide; they are forecast all of one length",
         "auto_find_batch_size": "the forecast is of the batch that is written, not of a smaller one that is found",
         "torch_empty_cache_steps": "freeing and allocating memory is not forecast",
-        "chunked_cross_entropy": "the loss is forecast of all tokens at once, whose logits take more memory",
+        "chunked_cross_entropy cut_cross_entropy": "the loss is forecast of all tokens at once, in more memory",
         "tiled_mlp": "the MLP is forecast of all tokens at once",
         "video_max_pixels": "videos are not forecast",
         "use_unsloth": "layers are forecast in transformers' own kernels",

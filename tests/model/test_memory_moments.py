@@ -85,6 +85,15 @@ def test_gradients_that_stay_are_all_there() -> None:
     assert gradients_at_peak(3e9, kept, more, micro_batch(Implementation()), ONLY, SPLIT) == 3e9
 
 
+def test_gradients_that_are_dropped_add_up_beside_buckets() -> None:
+    """Of several micro-batches: in one they move into the buckets as they come, and those that stay lie in them."""
+    buckets, several, more = replace(SPLIT, gradient_copies=2), replace(ONLY, micro_batches=4), (7e9, 8e9)
+    assert gradients_at_peak(3e9, 40e9, more, micro_batch(), several, buckets) == 9e9
+    assert gradients_at_peak(3e9, 40e9, more, micro_batch(Implementation()), several, buckets) == 6e9
+    after = replace(SPLIT, gradient_copies=1)
+    assert gradients_at_peak(3e9, 40e9, more, micro_batch(), several, after) == 3e9
+
+
 @pytest.mark.parametrize(
     ("transient", "ends", "expected"),
     [

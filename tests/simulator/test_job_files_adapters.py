@@ -122,3 +122,19 @@ def test_what_is_frozen_stays_narrow_where_states_are_sharded(tmp_path):
     assert "parameter_precision" not in sharded.tables["implementation"]
     for found in (zero3, zero2, sharded):
         assert jc.predict(tomllib.loads(found.text)).time_s > 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "targets"),
+    [
+        ("Qwen/Qwen3-8B", ["q_proj", "v_proj"]),
+        ("microsoft/Phi-4-mini-instruct", ["qkv_proj"]),
+        ("EleutherAI/pythia-6.9b", ["qkv_proj"]),
+        ("my/model", ["q_proj", "v_proj"]),
+    ],
+)
+def test_adapters_are_where_peft_has_them_of_a_model(model, targets):
+    job = f"trl sft --model_name_or_path {model} --num_processes 1 --use_peft --dtype bfloat16"
+    found = jc.convert(job, gpu="h100-sxm")
+    assert found.tables["workload"]["lora"]["target_modules"] == targets
+    assert any(f"adapters are forecast beside {' and '.join(targets)}" in warning for warning in found.warnings)

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 import joulecast as jc
+from joulecast.errors import InputError
 
 JOB = {
     "bf16": {"enabled": True},
@@ -183,3 +184,34 @@ def test_files_of_other_kinds(tmp_path, text, message):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(jc.InputError, match=message):
         jc.convert(path)
+
+
+COMMAND = "deepspeed --num_gpus 8 main.py --model_name_or_path meta-llama/Llama-2-7b-hf --max_seq_len 512"
+
+
+def test_scripts_may_switch_deepspeed_on_and_say_its_stage():
+    found = jc.convert(f"{COMMAND} --dtype bf16 --zero_stage 3 --deepspeed --gradient_checkpointing", gpu="h100-sxm")
+    assert found.tables["parallelism"]["fsdp"] is True
+    assert found.missing == {} and not any("not regarded" in warning for warning in found.warnings)
+    with pytest.raises(InputError, match="nothing says which of ZeRO's stages"):
+        jc.convert(f"{COMMAND} --bf16 --deepspeed", gpu="h100-sxm")
+    with pytest.raises(InputError, match=r"\[offload\]: what is kept on the host"):
+        jc.convert(f"{COMMAND} --bf16 --zero_stage 3 --deepspeed --offload", gpu="h100-sxm")
+
+
+def test_scripts_may_switch_deepspeed_on_and_name_its_configuration(tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps(JOB), encoding="utf-8")
+    (tmp_path / "job.sh").write_text(f"{COMMAND} --bf16 --deepspeed --deepspeed_config ds.json\n", encoding="utf-8")
+    found = jc.convert(tmp_path / "job.sh", gpu="h100-sxm")
+    assert found.sources["parallelism.fsdp"].startswith("ds.json")
+
+
+@pytest.mark.parametrize("name", ["ds_configs/stage3_no_offloading_accelerate.conf", "zero3-no-offload.json"])
+def test_a_configuration_that_is_not_here_may_be_known_by_its_name(name):
+    job = f"accelerate launch --num_processes 8 --use_deepspeed --deepspeed_config_file {name} x.py"
+    job += " --model_name_or_path meta-llama/Llama-2-7b-hf --max_seq_length 512 --bf16"
+    found = jc.convert(job, gpu="h100-sxm")
+    assert found.tables["parallelism"]["fsdp"] is True
+    assert any("by its name it is ZeRO's stage 3" in warning for warning in found.warnings)
+    with pytest.raises(InputError, match="what is kept on the host"):
+        jc.convert(job.replace("no_offloading", "offloading").replace("no-offload", "offload"), gpu="h100-sxm")

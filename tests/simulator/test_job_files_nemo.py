@@ -111,6 +111,15 @@ def test_a_recipe_has_what_all_recipes_have(tmp_path):
     assert found.sources["parallelism.distributed_optimizer"] == "Megatron-Bridge's recipes"
 
 
+def test_a_recipe_is_in_bf16_unless_told_otherwise():
+    recipe = "torchrun --nproc_per_node=8 run_recipe.py --recipe qwen3_8b_pretrain_config train.micro_batch_size=1 "
+    recipe += "model.seq_length=4096 train.global_batch_size=64 model.tensor_model_parallel_size=2 "
+    recipe += "model.pipeline_model_parallel_size=1"
+    assert jc.convert(recipe, gpu="h100-sxm").tables["workload"]["precision"] == "bf16"
+    half = jc.convert(f"{recipe} mixed_precision=fp16_mixed", gpu="h100-sxm")
+    assert half.tables["workload"]["precision"] == "fp16"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

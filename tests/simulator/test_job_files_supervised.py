@@ -126,8 +126,47 @@ def test_a_yaml_of_trl_that_says_pairs_is_not_taken_for_texts_without_a_word(tmp
     assert any("settings of training on pairs" in warning for warning in found.warnings)
 
 
+def test_a_yaml_of_a_model_and_texts_is_trls(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: trl-lib/Capybara\n", encoding="utf-8")
+    found = jc.convert(file, gpu="h100-sxm", gpus=2)
+    assert tiled(found) and found.missing == {}
+    assert found.tables["workload"]["precision"] == "bf16"
+    assert found.tables["workload"]["sequence_length"] == 1024
+    assert found.tables["schedule"]["recompute"] == "full"
+    assert any("keys of TRL's commands, whose defaults are taken" in warning for warning in found.warnings)
+    assert not any("a script called after" in warning for warning in found.warnings)
+
+
+def test_a_yaml_of_rewards_is_of_trls_training_on_completions(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "model_name_or_path: Qwen/Qwen2.5-0.5B\nreward_funcs: [accuracy]\nnum_generations: 16\nuse_vllm: true\n"
+        "max_prompt_length: 512\nmax_completion_length: 2048\n",
+        encoding="utf-8",
+    )
+    found = jc.convert(file, gpu="h100-sxm", gpus=2)
+    assert found.missing == {}
+    assert found.tables["workload"]["objective"] == "grpo"
+    assert found.tables["workload"]["sequence_length"] == 2560
+    assert found.tables["workload"]["rollout"]["num_generations"] == 16
+    assert any("of trl grpo" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("script", ["trl/scripts/sft.py", "examples/scripts/sft.py", "-m trl.scripts.sft"])
+def test_trls_own_script_has_all_its_defaults(script: str) -> None:
+    model = "--model_name_or_path meta-llama/Llama-3.1-8B"
+    own = converted(f"accelerate launch --num_processes 4 {script} {model} --packing --use_peft")
+    assert own.tables["workload"]["sequence_length"] == 1024
+    assert own.tables["workload"]["lora"]["rank"] == 16
+    assert own.missing == {} and any(warning.startswith("packing: ") for warning in own.warnings)
+    other = converted(f"accelerate launch --num_processes 4 my/sft.py {model} --packing")
+    assert "workload.sequence_length" in other.missing
+    assert not any("not regarded" in warning for warning in other.warnings)
+
+
 def test_a_yaml_without_keys_of_trl_has_no_defaults_of_it(tmp_path: Path) -> None:
-    for more in ("", "finetuning_type: lora\npacking: true\nmax_length: 1024\n"):
+    for more in ("do_train: true\n", "finetuning_type: lora\npacking: true\nmax_length: 1024\n"):
         file = tmp_path / "job.yaml"
         file.write_text(f"{YAML}{more}", encoding="utf-8")
         found = jc.convert(file, gpu="h100-sxm", gpus=2)

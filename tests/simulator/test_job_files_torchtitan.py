@@ -5,6 +5,7 @@ import tomllib
 import pytest
 
 import joulecast as jc
+from joulecast.errors import InputError
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 JOB = """
@@ -228,3 +229,39 @@ def test_flavors_that_keep_documents_apart_ask_for_their_lengths(tmp_path, endin
     assert any("workload.document_tokens=TOKENS" in warning for warning in found.warnings)
     found.tables["workload"]["document_tokens"] = 900
     assert plan_from_dict(found.tables).workload.packed.documents is not None
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus"),
+    [
+        ("torchrun --nproc_per_node=8 --nnodes=2 -m torchtitan.train --job.config_file job.toml", 16),
+        ("torchrun --nproc_per_node=8 torchtitan/train.py --job.config-file=job.toml", 8),
+        ("NGPU=16 CONFIG_FILE=./job.toml ./run_train.sh", 16),
+        ("CONFIG_FILE=job.toml bash run_train.sh", 8),
+    ],
+)
+def test_a_command_names_a_configuration_over_which_its_options_win(tmp_path, command, gpus):
+    (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
+    (tmp_path / "job.sh").write_text(
+        f"{command} --training.seq_len 4096 --model.converters quantize.linear.float8\n", encoding="utf-8"
+    )
+    found = jc.convert(tmp_path / "job.sh", gpu="h100-sxm")
+    assert found.tables["cluster"]["gpus"] == gpus
+    assert found.tables["workload"]["sequence_length"] == 4096
+    assert found.tables["workload"]["micro_batch_size"] == 2
+    assert found.tables["workload"]["precision"] == "fp8"
+    assert found.sources["workload.micro_batch_size"].startswith("job.toml:")
+    assert not any("not known" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("torchrun --nproc_per_node=8 -m torchtitan.train", "torchtitan is started without a TOML"),
+        ("CONFIG_FILE=other.toml ./run_train.sh", "no such file: other.toml"),
+        ("./run_train.sh", "starts no training job that is known"),
+    ],
+)
+def test_a_command_without_a_configuration_is_refused(command, what):
+    with pytest.raises(InputError, match=what):
+        jc.convert(f"{command} --training.seq_len 4096", gpu="h100-sxm")

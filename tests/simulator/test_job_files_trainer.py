@@ -6,6 +6,7 @@ import pytest
 from trainer_jobs import AXOLOTL, COMMAND, FACTORY, FSDP, SFT
 
 import joulecast as jc
+from joulecast.errors import InputError
 from joulecast.simulator.job_files.hub_names import hub_model
 
 #: Each anchor repeats the one before it ten times.
@@ -163,12 +164,30 @@ def test_parameters_that_are_multiplied_as_they_are_loaded_are_kept_so(tmp_path)
         ("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", "tinyllama-1.1b"),
         ("lmsys/vicuna-7b-v1.5", "llama-2-7b"),
         ("NousResearch/Hermes-3-Llama-3.1-8B", "llama-3.1-8b"),
-        # Of another shape: an own head, another vocabulary, another window, weights in 4 bits.
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),
-        ("codellama/CodeLlama-7b-hf", None),
-        ("microsoft/Phi-3.5-mini-instruct", None),
+        ("NousResearch/Hermes-3-Llama-3.2-3B", "llama-3.2-3b"),
+        ("HuggingFaceH4/mistral-7b-sft-beta", "mistral-7b"),
+        ("allenai/Llama-3.1-Tulu-3-8B-SFT", "llama-3.1-8b"),
+        ("nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "llama-3.1-70b"),
+        ("allenai/OLMo-2-0325-32B-SFT", "olmo-2-32b"),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", "qwen2.5-7b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "deepseek-r1-distill-qwen-1.5b"),
+        ("01-ai/Yi-1.5-34B-Chat-16K", "yi-34b"),
+        ("01-ai/Yi-6B", "yi-6b"),
+        ("codellama/CodeLlama-7b-Instruct-hf", "codellama-7b"),
+        ("codellama/CodeLlama-13b-Python-hf", "llama-2-13b"),
+        ("codellama/CodeLlama-70b-Python-hf", "codellama-70b"),
+        ("tiiuae/Falcon3-10B-Instruct", "falcon3-10b"),
+        ("microsoft/Phi-3.5-mini-instruct", "phi-3.5-mini"),
+        ("microsoft/Phi-3-mini-128k-instruct", "phi-3.5-mini"),
+        ("microsoft/Phi-3-medium-4k-instruct", "phi-3-medium"),
+        ("unsloth/Phi-4-mini-instruct", "phi-4-mini"),
+        ("ibm-granite/granite-3.3-2b-instruct", "granite-3.1-2b"),
+        ("ibm-granite/granite-4.0-h-tiny-base", "granite-4.0-h-tiny"),
+        ("unsloth/tinyllama", "tinyllama-1.1b"),
+        # Of another shape: another window, another vocabulary, weights in 4 bits.
+        ("microsoft/Phi-3-medium-128k-instruct", None),
+        ("NousResearch/Hermes-2-Pro-Llama-3-8B", None),
         ("unsloth/llama-3-8b-bnb-4bit", None),
-        ("01-ai/Yi-1.5-9B", None),
     ],
 )
 def test_models_that_are_often_finetuned_have_their_shape(name, known):
@@ -177,13 +196,47 @@ def test_models_that_are_often_finetuned_have_their_shape(name, known):
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("microsoft/Phi-3.5-mini-instruct", "--model phi-3-mini"), ("x/zzzzzz", "a name of `joulecast models` (--model)")],
+    [
+        ("microsoft/Phi-3.5-minx-instruct", "--model phi-3.5-mini"),
+        ("x/zzzzzz", "a name of `joulecast models` (--model)"),
+    ],
 )
 def test_a_model_that_is_not_known_is_answered_with_the_nearest(name, near):
     job = f"accelerate launch --num_processes 2 x.py --model_name_or_path {name} --max_length 1024"
     missing = jc.convert(job, gpu="h100-sxm").missing["workload.model"]
     assert missing.startswith(f"{name} is not in the catalogue; ") and near in missing
     assert "config.json from its page of the hub: --model PATH" in missing
+
+
+_FOUR_BITS = "accelerate launch --num_processes 2 x.py --bf16 --max_length 1024 --model_name_or_path unsloth/"
+
+
+def test_weights_that_a_repository_stores_in_4_bits_stay_so():
+    tables = jc.convert(f"{_FOUR_BITS}Meta-Llama-3.1-8B-bnb-4bit --use_peft", gpu="h100-sxm").tables
+    assert tables["workload"]["model"] == "llama-3.1-8b"
+    assert tables["workload"]["lora"]["base_precision"] == "nf4"
+    assert tables["workload"]["lora"]["double_quantisation"] is True
+    dynamic = jc.convert(f"{_FOUR_BITS}Qwen3-14B-unsloth-bnb-4bit --use_peft", gpu="h100-sxm")
+    assert dynamic.tables["workload"]["model"] == "qwen3-14b"
+    assert any("some of its layers are stored in 16 bits" in warning for warning in dynamic.warnings)
+    with pytest.raises(InputError, match="Name the model in 16 bits to forecast the training of all weights"):
+        jc.convert(f"{_FOUR_BITS}Qwen3-14B-bnb-4bit", gpu="h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("TheBloke/Mistral-7B-v0.1-AWQ", "TheBloke/Mistral-7B-v0.1,"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen/Qwen2.5-7B-Instruct,"),
+        ("Qwen/Qwen3-8B-FP8", "Qwen/Qwen3-8B,"),
+        ("mlx-community/Qwen3-8B-4bit", "mlx-community/Qwen3-8B,"),
+    ],
+)
+def test_weights_that_a_repository_stores_in_other_few_bits_are_refused(name, whole):
+    job = f"accelerate launch --num_processes 2 x.py --model_name_or_path {name} --use_peft --max_length 1024"
+    with pytest.raises(InputError, match=f"such as {whole}") as error:
+        jc.convert(job, gpu="h100-sxm")
+    assert name in str(error.value)
 
 
 @pytest.mark.parametrize("script", ["x.py", "-m own.training"])
@@ -404,7 +457,7 @@ def test_other_ways_to_say_it_in_axolotl(tmp_path, old, new, key, expected):
     ("plugins", "told"),
     [
         ("\n  - axolotl.integrations.liger.LigerPlugin", []),
-        (" axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin", ["chunked_cross_entropy: the loss"]),
+        (" axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin", ["cut_cross_entropy: the loss"]),
         ("\n  - our.plugins.Thing", ["not regarded: Thing"]),
         ("", []),
     ],
@@ -559,3 +612,78 @@ def test_llama_factorys_version_1_is_told(tmp_path, named):
     job.write_text("model: Qwen/Qwen3-0.6B\nmicro_batch_size: 1\ndist_config:\n  name: fsdp2\n", encoding="utf-8")
     with pytest.raises(jc.InputError, match=r"dist_config\]: .*version 1.*version 0"):
         jc.convert(f"USE_V1=1 llamafactory-cli sft {job}" if named else job, gpu="h100-sxm")
+
+
+def test_a_launcher_with_a_model_alone_starts_a_trainer():
+    found = jc.convert("torchrun --nproc_per_node 8 x.py --model_name_or_path 01-ai/Yi-1.5-9B-Chat", gpu="h100-sxm")
+    assert (found.tables["workload"]["model"], found.tables["cluster"]["gpus"]) == ("yi-9b", 8)
+    assert list(found.missing) == ["workload.sequence_length"]
+    with pytest.raises(InputError, match="started without settings that are known"):
+        jc.convert("python x.py --model_name_or_path 01-ai/Yi-1.5-9B-Chat", gpu="h100-sxm")
+
+
+def test_a_launched_script_may_have_its_settings_in_a_yaml(tmp_path):
+    (tmp_path / "job.yaml").write_text(SFT, encoding="utf-8")
+    (tmp_path / "other.yaml").write_text("step_scheduler:\n  local_batch_size: 8\n", encoding="utf-8")
+    found = convert(tmp_path, "torchrun --nproc_per_node=4 scripts/x.py --config job.yaml\n")
+    assert (found.tables["workload"]["model"], found.tables["workload"]["global_batch_size"]) == ("qwen3-8b", 16)
+    with pytest.raises(InputError, match="started without settings that are known"):
+        convert(tmp_path, "torchrun --nproc_per_node=4 scripts/x.py --config other.yaml\n")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("--launcher torchrun -- --nproc_per_node=4 --nnodes=2", 8),
+        ("--launcher=accelerate -- --num_processes 2", 2),
+        ("-- --config_file fsdp.yaml", 16),
+        ("--num-processes 4", 4),
+    ],
+)
+def test_what_axolotl_hands_on_to_its_launcher(tmp_path, launcher, gpus):
+    (tmp_path / "axolotl.yml").write_text(AXOLOTL, encoding="utf-8")
+    found = convert(tmp_path, f"axolotl train axolotl.yml {launcher}\n")
+    assert found.tables["cluster"]["gpus"] == gpus
+    assert not any("not regarded" in warning for warning in found.warnings)
+
+
+def test_axolotl_fuses_adapters_without_dropout_unless_told_otherwise(tmp_path):
+    lora = AXOLOTL.replace("lora_r:\nadapter:", "lora_r: 16\nlora_target_linear: true\nadapter: lora").replace(
+        "deepspeed: deepspeed_configs/zero3_bf16.json\n", ""
+    )
+
+    def fused(more):
+        found = convert(tmp_path, f"{lora}{more}", "axolotl.yml", gpus=8)
+        return any("Axolotl's own kernels of adapters are fused" in warning for warning in found.warnings)
+
+    assert fused("lora_dropout: 0\n")
+    for more in ("", "lora_dropout: 0.05\n", "lora_dropout: 0\ntrust_remote_code: true\n"):
+        assert not fused(more)
+    assert not fused("lora_dropout: 0\nlora_mlp_kernel: false\nlora_qkv_kernel: false\n")
+    assert fused("lora_dropout: 0.05\nlora_mlp_kernel: true\n")
+
+
+def test_scripts_called_after_unsloth_are_told_of_its_kernels():
+    job = "python unsloth-cli.py --model_name unsloth/llama-3-8b --max_seq_length 8192 --r 64 --lora_dropout 0"
+    found = jc.convert(f"{job} --per_device_train_batch_size 4", gpu="h100-sxm", gpus=1)
+    assert found.tables["workload"]["lora"] == {"rank": 64, "target_modules": "all-linear", "dropout": 0.0}
+    assert found.tables["workload"]["precision"] == "bf16"
+    assert any(warning.startswith("Unsloth's kernels are not known") for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("job", "what"),
+    [
+        ("NPROC_PER_NODE=8 megatron sft --load a --micro_batch_size 1", "ms-swift's Megatron"),
+        ("nemo llm pretrain --factory llama3_8b trainer.devices=8 trainer.num_nodes=1", "recipes of NeMo 2"),
+    ],
+)
+def test_tools_of_which_other_jobs_are_known_are_named(job, what):
+    with pytest.raises(InputError, match=what):
+        jc.convert(job, gpu="h100-sxm")
+
+
+def test_checkpoints_that_unsloth_moves_to_the_host_are_refused(tmp_path):
+    assert convert(tmp_path, f"{FACTORY}use_unsloth_gc: false\n", "factory.yaml", gpus=8).missing == {}
+    with pytest.raises(InputError, match=r"use_unsloth_gc\]: what is kept on the host"):
+        convert(tmp_path, f"{FACTORY}use_unsloth_gc: true\n", "factory.yaml", gpus=8)
