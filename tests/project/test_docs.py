@@ -53,8 +53,6 @@ def test_following_a_page_works(page: Path, tmp_path: Path) -> None:
                     run([sys.executable, "-m", *shlex.split(line[2:])], tmp_path)
 
 
-#: A file that a reader would have, and where another command of the page writes one.
-NAMED = {"profile.csv": "zeus/profile.csv"}
 GUIDES = [
     "start.md",
     "guides/finetuning.md",
@@ -76,7 +74,7 @@ def test_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
     lines = {line[2:]: after for line, after in pairwise([*shown, ""]) if line.startswith("$ joulecast ")}
     assert lines
     for line, answer in sorted(lines.items(), key=lambda one: "--out" not in one[0]):
-        command = [sys.executable, "-m", *(NAMED.get(word, word) for word in shlex.split(line))]
+        command = [sys.executable, "-m", *shlex.split(line)]
         if answer.startswith("error:"):
             failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
             assert failed.returncode == 2 and failed.stderr.startswith(answer)
