@@ -53,8 +53,9 @@ class SweepResult:
         Where the space offers several GPUs or numbers of them: the plan of each that is best by the first objective.
     without
         Clusters of which no plan was found that fits memory and keeps to the constraints.
-    frameworks
-        What is assumed where one vendor's framework is named on another's GPUs, or none is named.
+    assumed
+        What is assumed of power limits below the default, and where one vendor's framework is named on another's GPUs,
+        or none is named.
     """
 
     minimise: tuple[str, ...]
@@ -73,7 +74,7 @@ class SweepResult:
     untried: int = 0
     of_each_cluster: tuple[Row, ...] = field(default=(), repr=False)
     without: tuple[str, ...] = ()
-    frameworks: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -105,7 +106,7 @@ class SweepResult:
         refused = f"combinations that no plan can have are left out, such as {self.refused}"
         said = ((mean, self.by_mean), (none, self.without), (untried, self.untried))
         notes = [note for note, holds in said if holds]
-        return [*notes, *self._of_iterations(), *self.missing, *([refused] if self.refused else []), *self.frameworks]
+        return [*notes, *self._of_iterations(), *self.missing, *([refused] if self.refused else []), *self.assumed]
 
     def _of_iterations(self) -> list[str]:
         """Constraints on an iteration that leave nothing out, where the whole run could be meant."""

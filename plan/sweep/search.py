@@ -8,7 +8,7 @@ are simulated ones, unless none are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,8 +42,10 @@ from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 from joulecast.simulator.instructions.footprints import footprints_of, memory_remedy
 from joulecast.simulator.plan_file.names import resolve_path
+from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.tables import write_rows
 
+LIMIT = "power.power_limit_w"
 #: Combinations that are one job, in this process and of a worker.
 JOB_HERE, JOB_APART = 4096, 32
 
@@ -224,7 +226,7 @@ def _result(
         missing=tuple(missing.values()),
         of_each_cluster=tuple(each.values()),
         without=tuple(words(keys, cluster) for cluster in offered(space, keys) if cluster not in each),
-        frameworks=_frameworks(space),
+        assumed=(*_limits((*(kept[i] for i in order), *each.values()), space), *_frameworks(space)),
     )
 
 
@@ -232,6 +234,17 @@ def _result(
 UNNAMED = (
     "what runs the plans may be any framework, so that intervals of times reach far up; implementation.generation says"
 )
+
+
+def _limits(shown: Sequence[Row], space: Space) -> Iterator[str]:
+    """What is assumed of power limits below the default of their GPU."""
+    limits: dict[str, list[float | None]] = {}
+    for row in shown:
+        limit = row.get(LIMIT, space.value(LIMIT))
+        own = limits.setdefault(row.get(GPU, space.value(GPU)), [])
+        own += limit if isinstance(limit, list | tuple) else [limit]
+    for gpu, own in limits.items():
+        yield from limit_assumptions(load_gpu(resolve_path(gpu, space.source, GPU)), own)
 
 
 def _frameworks(space: Space) -> tuple[str, ...]:

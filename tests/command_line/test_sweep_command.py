@@ -80,6 +80,15 @@ def test_a_bound_on_an_iteration_that_may_be_meant_for_the_run_is_told(file, cap
     assert said not in json.loads(out)["notes"]
 
 
+def test_what_a_lower_limit_saves_is_told_to_be_no_measured_fact(file, capsys):
+    """As ``predict`` says it of the plan that is best."""
+    said = "what limits below h200-sxm's default of 700 W save is no measured fact"
+    for limits, told in (("[700, 500]", True), ("700", False)):
+        settings = ("--set", f"power.power_limit_w={limits}", "--set", "objective.minimise=energy")
+        _, out, _ = run(capsys, file, "--json", *settings)
+        assert any(note.startswith(said) for note in json.loads(out)["notes"]) is told
+
+
 def test_schedules_networks_and_sites_have_columns_of_their_own(file, capsys):
     """The last words of their keys are the same."""
     names = ["schedule.name=['1f1b', 'zb-h1']", "network.name=['infiniband-ndr', 'roce-400g']"]
