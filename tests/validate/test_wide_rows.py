@@ -1,4 +1,4 @@
-"""Iterations in fp32 and TF32 on an H200, forecast before they were measured."""
+"""Iterations in fp32, TF32 and fp16 on H200s, forecast before they were measured."""
 
 from pathlib import Path
 
@@ -26,3 +26,14 @@ def test_iterations_on_two_gpus():
     assert summary["time_error_percent"] < 1.7 and summary["time_worst_percent"] < 4.4
     assert summary["energy_error_percent"] < 1.5 and summary["energy_worst_percent"] < 4.6
     assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
+
+
+def test_iterations_in_fp16_with_a_scaled_loss():
+    found = run_suite("plans", ROWS / "train_half.jsonl").to_dict()
+    summary = found["summary"]["all"]
+    assert summary["rows"] == 5
+    assert summary["time_error_percent"] < 1.7 and summary["memory_error_percent"] < 0.01
+    assert summary["time_inside_percent"] == 100.0
+    scaled = [row for row in found["rows"] if row["name"].startswith("train_fp16") and "llama" in row["name"]]
+    errors = [row["predicted"]["time_s"] / row["measured"]["time_s"] - 1.0 for row in scaled]
+    assert len(errors) == 2 and max(map(abs, errors)) < 0.01
