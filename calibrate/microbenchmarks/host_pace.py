@@ -18,10 +18,12 @@ from joulecast.simulator.plan_file.plan import plan_from_dict
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCABULARY, TOKENS = 8, 256, 4, 2, 512, 512, 128
 #: Iterations before those that count; the first ones load libraries.
 WARM_UP = 10
+#: Readings: a virtual machine's pace changes within seconds.
+READINGS = 12
 
 
-def host_launch_s(torch: Any, device: Any, seconds: float = 6.0) -> float:
-    """Time that the host needs to launch one kernel of an eager iteration [s].
+def host_launches_s(torch: Any, device: Any, seconds: float = 6.0) -> list[float]:
+    """Times that the host needs to launch one kernel of an eager iteration, of :data:`READINGS` in a row [s].
 
     Parameters
     ----------
@@ -37,12 +39,17 @@ def host_launch_s(torch: Any, device: Any, seconds: float = 6.0) -> float:
         iterate()
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     synchronize()
+    each = seconds / READINGS
+    return [_iteration_s(iterate, synchronize, each) / launches() for _ in range(READINGS)]
+
+
+def _iteration_s(iterate: Callable[[], Any], synchronize: Callable[[], Any], seconds: float) -> float:
     start, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - start < seconds:
         iterate()
         count += 1
     synchronize()
-    return (time.perf_counter() - start) / count / launches()
+    return (time.perf_counter() - start) / count
 
 
 def launches() -> float:

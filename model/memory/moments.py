@@ -57,8 +57,9 @@ def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards
     """Copies of all gradients that lie in PyTorch's memory.
 
     Gradients that DDP's buckets hold are new tensors once they have been dropped: those of accumulated micro-batches
-    add up beside the buckets and move into them in the last backward. One job on four H200s held a copy more on each
-    GPU when it dropped them (`train_iterations.jsonl` and `train_sharded.jsonl`, the rows named ``_ddp``).
+    add up beside the buckets, views of them or not, and move into them in the last backward at the earliest. In the
+    second iteration DDP makes its buckets anew, and holds the old ones until NCCL has let go of them: the highest peak
+    has both (`validate/recorded/h200_sxm/ddp_memory.jsonl`).
     """
     beside = split.gradient_copies > 1 and rank.micro_batches > 1 and one.shard.implementation.drops_gradients
     return max(1, split.gradient_copies) + beside

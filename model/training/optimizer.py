@@ -56,7 +56,9 @@ def optimizer_step(
     -----
     ``pytorch-eager``: ``AdamW(fused=True)`` on parameters, gradients and two states of the parameters' dtype (bf16: 8
     bytes read and 6 written a parameter, fp32: 16 and 12; of :data:`FOR_LOOP` 48 and 32), before it the gradients' norm
-    and scaling where they are clipped, then ``zero_grad(set_to_none=False)``. With ``main_parameters`` the rank's share
+    and scaling where they are clipped, then ``zero_grad(set_to_none=False)``. Beside products in fp16 fp32 gradients
+    are those of a scaled loss (``torch.amp.GradScaler``), which one more pass looks through, and divides where they are
+    clipped; else AdamW does, and writes them. With ``main_parameters`` the rank's share
     of the gradients is first copied to fp32, and the new weights back to the parameters' dtype. ``megatron``: fp32
     gradients, master weights and states: gradient norm, Adam (16 bytes read, 12 written), the weights' bf16 copy,
     zeroing of the buffer.
@@ -76,17 +78,20 @@ def optimizer_step(
         return (*_main_step(total / state_shards, implementation), *zeroing)
     untouched = sum(p.elements * _untouched_share(p, tokens_per_step) for p in parameters)
     dtype, kept = implementation.trained_dtype, total / gradient_shards
+    scaled = implementation.dtype == "fp16" and dtype == "fp32"
     if implementation.optimizer in RULES:
         adamw = RULES[implementation.optimizer].launches(parameters, implementation, state_shards)
     elif implementation.optimizer == "adamw-for-loop":
         adamw = _for_loop(total / state_shards, max(1, len(parameters) // state_shards), dtype)
     else:
+        writes = 3 + (scaled and not implementation.clipped)
         adamw = (
             streaming("foreach_add", "optimizer.count", len(parameters), dtype="fp32"),
-            *_adamw("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, dtype),
-            *_adamw("adamw", "optimizer.adamw", (total - untouched) / state_shards, dtype),
+            *many_tensors("adamw_untouched", "optimizer.adamw.untouched", untouched / state_shards, 4, writes, dtype),
+            *many_tensors("adamw", "optimizer.adamw", (total - untouched) / state_shards, 4, writes, dtype),
         )
     return (
+        *(many_tensors("mul", "optimizer.unscale", kept, 1, 1, dtype) if scaled else ()),
         *(_clipping(kept, dtype) if implementation.clipped else ()),
         *adamw,
         *many_tensors("zero_grad", "optimizer.zero_grad", zeroed * kept, 0, 1, dtype),
@@ -123,7 +128,7 @@ def _main_step(share: float, implementation: Implementation) -> tuple[Launch, ..
     return (
         *many_tensors("copy", "optimizer.main_grads", share, 1, width, narrow),
         *(_clipping(share, "fp32") if implementation.clipped else ()),
-        *_adamw("adamw", "optimizer.adamw", share, "fp32"),
+        *many_tensors("adamw", "optimizer.adamw", share, 4, 3, "fp32"),
         *many_tensors("copy", "optimizer.parameters", share, 1, 1 / width, "fp32"),
     )
 
@@ -139,10 +144,6 @@ def _clipping(elements: float, dtype: str) -> tuple[Launch, ...]:
 def _untouched_share(parameter: ParameterTensor, tokens: int) -> float:
     """Expected share of a table's rows that none of ``tokens`` uniformly drawn tokens hits."""
     return (1 - 1 / parameter.rows) ** tokens if parameter.rows and tokens else 0.0
-
-
-def _adamw(pattern: str, name: str, elements: float, dtype: str) -> tuple[Launch, ...]:
-    return many_tensors(pattern, name, elements, 4, 3, dtype)
 
 
 def _for_loop(elements: float, tensors: int, dtype: str) -> tuple[Launch, ...]:

@@ -62,6 +62,20 @@ def test_a_loop_over_parameters_moves_twenty_values_for_each() -> None:
         assert sum(x.repeat for x in steps[1]) == 8 * max(1, len(parameters) // shards)
 
 
+@pytest.mark.parametrize(("clipped", "more"), [(True, 2), (False, 3)])
+def test_a_scaled_loss_costs_a_pass_over_gradients(clipped: bool, more: int) -> None:
+    """And AdamW writes them where clipping has not divided them before."""
+    parameters = parameters_of_stage(CONFIG, EAGER, CONFIG.layers, first=True, last=True)
+    total = sum(p.elements for p in parameters)
+    narrow = replace(EAGER, parameters="fp32", clipped=clipped)
+    bf16, fp16 = (
+        moved(optimizer_step(parameters, replace(narrow, dtype=kind)), "optimizer.") for kind in ("bf16", "fp16")
+    )
+    assert fp16 - bf16 == pytest.approx(more * 4 * total)
+    pure = replace(EAGER, dtype="fp16", clipped=clipped)
+    assert not any("unscale" in one.operator.name for one in optimizer_step(parameters, pure))
+
+
 def plan(framework: str = "pytorch-eager", tensor_parallel: int = 1, **keys: Any) -> dict[str, Any]:
     return {
         "workload": {"model": "llama-3.2-1b", "sequence_length": 1024, "global_batch_size": 2},

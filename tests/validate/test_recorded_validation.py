@@ -440,6 +440,17 @@ def test_kernels_of_random_shapes() -> None:
     assert summary["time_error_percent"] < 0.3 * summary["time_baseline_percent"]
 
 
+@pytest.mark.parametrize(("file", "time", "energy", "products"), [("", 7.0, 8.4, 6.5), ("_second", 5.6, 6.5, 3.4)])
+def test_kernels_of_random_shapes_on_h200s(file: str, time: float, energy: float, products: float) -> None:
+    """8.3 and 5.6 % off when first looked at; between the two products in TF32 got a form of their own."""
+    result = run_suite("kernels", ROWS.parent / "random_kernels" / f"h200_sxm{file}.jsonl").to_dict()
+    summary = result["summary"]["all"]
+    assert summary["rows"] == 34 and not result["skipped"]
+    assert summary["time_error_percent"] <= time and summary["energy_error_percent"] <= energy
+    assert result["summary"]["gemm"]["time_error_percent"] <= products
+    assert summary["time_error_percent"] < 0.2 * summary["time_baseline_percent"]
+
+
 def test_kernels_of_one_more_h100() -> None:
     """4.2 and 3.9 % off when first looked at; five sums of columns 8 %, eight products that add a bias 5.2 %."""
     result = run_suite("kernels", ROWS.parent / "h100_sxm" / "card-4", gpu="h100-sxm").to_dict()

@@ -103,22 +103,23 @@ def examine_cards(words: Sequence[str]) -> list[dict[str, Any]]:
     return cards
 
 
-def host_launch_us() -> float:
-    """Time of this host for each kernel that PyTorch launches [us].
+def host_launch_us() -> tuple[float, float, float]:
+    """Time of this host for each kernel that PyTorch launches: mean, shortest and longest reading [us].
 
     Raises
     ------
     MeasurementError
         PyTorch is missing, or sees no GPU.
     """
-    from joulecast.calibrate.microbenchmarks.host_pace import host_launch_s
+    from joulecast.calibrate.microbenchmarks.host_pace import host_launches_s
     from joulecast.calibrate.microbenchmarks.torch_backend import in_words, load_torch
 
     torch = load_torch()
     if not torch.cuda.is_available():
         raise MeasurementError("PyTorch sees no GPU to launch kernels on", remedy="Leave out --host.")
     with in_words(torch, "a small model"):
-        return 1e6 * host_launch_s(torch, torch.device("cuda"))
+        readings = host_launches_s(torch, torch.device("cuda"))
+    return 1e6 * sum(readings) / len(readings), 1e6 * min(readings), 1e6 * max(readings)
 
 
 def version(distribution: str) -> str | None:
