@@ -212,6 +212,19 @@ def test_the_planners_measured_step_is_as_far_off_as_said(tmp_path: Path) -> Non
     assert said is not None and round(-summary["all"]["time_bias_percent"], 1) == float(said[1])
 
 
+def test_the_page_on_amds_cards_has_their_largest_products_as_forecast() -> None:
+    page = (ROOT / "docs" / "physics" / "amd.md").read_text(encoding="utf-8")
+    said = re.findall(
+        r"^\| (MI3\w+) \| (\d+) .* at ([\d.]+) GHz \| .* \| ([\d,]+) TFLOP/s at ([\d.]+) GHz \|", page, re.M
+    )
+    assert len(said) == 2
+    for card, *figures in said:
+        for dtype, columns, (tflops, ghz) in (("bf16", 4864, figures[:2]), ("fp8", 3648, figures[2:])):
+            found = jc.gpu(card.lower()).predict(jc.Gemm(4096, columns, 32896, dtype=dtype))
+            assert int(tflops.replace(",", "")) == round(2e-12 * 4096 * columns * 32896 / found.time_s)
+            assert float(ghz) == round(found.clock_mhz / 1e3, 2)
+
+
 def test_limits_of_ranks_save_as_much_as_the_scheduler_says() -> None:
     page = (ROOT / "docs" / "guides" / "scheduler.md").read_text(encoding="utf-8")
     said = re.search(r"take (\d+) % less energy than 5,600 W and ([\d.]+) % more time", page)
