@@ -17,6 +17,7 @@ from joulecast.extras import data_frame
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
 from joulecast.plan.comparison.plan_keys import as_written, joined
 from joulecast.plan.comparison.reasons import reasons
+from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.simulator.plan_file.replicas import SHARD_SIZE
 
 if TYPE_CHECKING:
@@ -248,7 +249,9 @@ def _notes(iterations: Sequence[Iteration]) -> list[str]:
     currencies = _currencies(iterations)
     if len(currencies) > 1:
         notes.append(f"money is in {' and '.join(currencies)}, as each plan has it: its difference means nothing")
-    return notes
+    limits = ((i.description, map(i.plan.power.limit_w, range(i.plan.pp))) for i in iterations)
+    below = (note for gpu, of_stages in limits if gpu is not None for note in limit_assumptions(gpu, of_stages))
+    return [*notes, *dict.fromkeys(below)]
 
 
 def _not_sure(iterations: Sequence[Iteration], names: Sequence[str]) -> Iterator[str]:

@@ -68,9 +68,9 @@ def overlap_variants(
             continue
         used.update(places)
         found.append((tuple((name, _word(v)) for name, v in values.items() if v is not None), variant))
-    never = [error for place, error in refused.items() if place not in used]
-    if never:
-        raise never[0]
+    never = {place: error for place, error in refused.items() if place not in used}
+    if never:  # the first knob's, as a window that cannot be follows from nano-batches that cannot
+        raise never[min(never, key=lambda place: names.index(place[0]))]
     return found
 
 

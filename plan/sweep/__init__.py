@@ -4,6 +4,7 @@
   these plans; ``plan_text``: one as a file.
 - ``rows``: their forecasts; ``choose``: the best; ``clusters``: the best of each GPU and number of them.
 - ``simulated``: which of them are simulated in full.
+- ``refusals``: why combinations are no plans.
 - ``search``: goes through all of it, in ``workers``; ``journal``, ``parts``, ``lines``: what it keeps meanwhile.
 - ``result``: what it found.
 """

@@ -40,7 +40,9 @@ class SweepResult:
         How many combinations the space has, and how many of them are legal, fit memory, keep to the constraints (as far
         as known) and were simulated.
     refused
-        What is wrong with the first combination that is not legal; empty where all are, or not known.
+        What is wrong with the first combination that is not legal and has no missing value; empty if there is none.
+    missing
+        Values that the space states and no plan that fits memory has, with the reason.
     beyond
         How many of the plans that fit memory each constraint leaves out.
     by_mean
@@ -51,8 +53,9 @@ class SweepResult:
         Where the space offers several GPUs or numbers of them: the plan of each that is best by the first objective.
     without
         Clusters of which no plan was found that fits memory and keeps to the constraints.
-    frameworks
-        What is assumed where one vendor's framework is named on another's GPUs, or none is named.
+    assumed
+        What is assumed of power limits below the default, and where one vendor's framework is named on another's GPUs,
+        or none is named.
     """
 
     minimise: tuple[str, ...]
@@ -65,12 +68,13 @@ class SweepResult:
     within: int
     simulated: int
     refused: str = ""
+    missing: tuple[str, ...] = ()
     beyond: Mapping[str, int] = field(default_factory=dict)
     by_mean: tuple[str, ...] = ()
     untried: int = 0
     of_each_cluster: tuple[Row, ...] = field(default=(), repr=False)
     without: tuple[str, ...] = ()
-    frameworks: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -99,8 +103,19 @@ class SweepResult:
         none = f"no plan was found that fits memory and keeps to the constraints on {', '.join(self.without)}"
         limits = " and ".join(self.by_mean)
         mean = f"plans not simulated are counted by their mean power: of peaks, fewer may keep to {limits}"
-        said = ((mean, self.by_mean), (none, self.without), (untried, self.untried), (self.refused, self.refused))
-        return [*(note for note, holds in said if holds), *self.frameworks]
+        refused = f"combinations that no plan can have are left out, such as {self.refused}"
+        said = ((mean, self.by_mean), (none, self.without), (untried, self.untried))
+        notes = [note for note, holds in said if holds]
+        return [*notes, *self._of_iterations(), *self.missing, *([refused] if self.refused else []), *self.assumed]
+
+    def _of_iterations(self) -> list[str]:
+        """Constraints on an iteration that leave nothing out, where the whole run could be meant."""
+        of = [key.removeprefix("max_") for key, count in self.beyond.items() if not count]
+        return [
+            f"max_{what} bounds one iteration, and leaves out no plan; max_run_{what} bounds the whole run"
+            for what in of
+            if f"run_{what}" in self.rows[0]
+        ]
 
     def to_frame(self) -> pd.DataFrame:
         """One line for each row; needs pandas."""

@@ -8,7 +8,7 @@ are simulated ones, unless none are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +34,7 @@ from joulecast.plan.sweep.clusters import GPU, best_of_each, cluster_keys, offer
 from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.parts import make_apart
+from joulecast.plan.sweep.refusals import first_refusal, missing_values, refusal, said
 from joulecast.plan.sweep.result import SweepResult, check_output
 from joulecast.plan.sweep.rows import Checked, Row, evaluate, forecaster_of, rows_together, simulate, with_files
 from joulecast.plan.sweep.simulated import bounds_that_are_met, search
@@ -41,8 +42,10 @@ from joulecast.plan.sweep.space import Space
 from joulecast.plan.sweep.workers import Workers
 from joulecast.simulator.instructions.footprints import footprints_of, memory_remedy
 from joulecast.simulator.plan_file.names import resolve_path
+from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.tables import write_rows
 
+LIMIT = "power.power_limit_w"
 #: Combinations that are one job, in this process and of a worker.
 JOB_HERE, JOB_APART = 4096, 32
 
@@ -206,6 +209,7 @@ def _result(
     illegal = sum(batch.illegal for batch in journal.done.batches.values())
     within = feasible(known, space)
     each, keys = best_of_each(candidates, space), cluster_keys(space)
+    missing = missing_values(space, combinations, rows)
     return SweepResult(
         minimise=space.minimise,
         keys=space.keys,
@@ -218,10 +222,11 @@ def _result(
         by_mean=tuple(held_by_mean(within, space)),
         beyond=left_out_by_constraint(known, space),
         simulated=len(simulated),
-        refused=_refused(space, combinations, journal) if illegal else "",
+        refused=first_refusal(space, combinations, journal, missing),
+        missing=tuple(missing.values()),
         of_each_cluster=tuple(each.values()),
         without=tuple(words(keys, cluster) for cluster in offered(space, keys) if cluster not in each),
-        frameworks=_frameworks(space),
+        assumed=(*_limits((*(kept[i] for i in order), *each.values()), space), *_frameworks(space)),
     )
 
 
@@ -229,6 +234,17 @@ def _result(
 UNNAMED = (
     "what runs the plans may be any framework, so that intervals of times reach far up; implementation.generation says"
 )
+
+
+def _limits(shown: Sequence[Row], space: Space) -> Iterator[str]:
+    """What is assumed of power limits below the default of their GPU."""
+    limits: dict[str, list[float | None]] = {}
+    for row in shown:
+        limit = row.get(LIMIT, space.value(LIMIT))
+        own = limits.setdefault(row.get(GPU, space.value(GPU)), [])
+        own += limit if isinstance(limit, list | tuple) else [limit]
+    for gpu, own in limits.items():
+        yield from limit_assumptions(load_gpu(resolve_path(gpu, space.source, GPU)), own)
 
 
 def _frameworks(space: Space) -> tuple[str, ...]:
@@ -240,36 +256,13 @@ def _frameworks(space: Space) -> tuple[str, ...]:
     return (*dict.fromkeys(said), *((UNNAMED,) if unnamed else ()))
 
 
-def _refused(space: Space, combinations: Combinations, journal: Journal) -> str:
-    """Why the first of the combinations that no plan can have is none."""
-    batch = next(batch for _, batch in sorted(journal.done.batches.items()) if batch.illegal)
-    left = sorted(set(batch.combinations) - set(batch.plans))
-    errors = (_refusal(space, combinations.of(number)) for number in left)
-    error = next(error for error in errors if error is not None)
-    remedy = f" ({error.remedy.removesuffix('.')})" if error.remedy else ""
-    return f"combinations that no plan can have are left out, such as {_said(error)}{remedy}"
-
-
-def _refusal(space: Space, values: Mapping[str, Any]) -> InputError | None:
-    """What is wrong with the plan of a combination, if anything is."""
-    try:
-        forecaster_of(space).plans.plan(values)
-    except InputError as error:
-        return error
-    return None
-
-
-def _said(error: InputError) -> str:
-    return f"{error.key + ': ' if error.key else ''}{error.message}"
-
-
 def _nothing_fits(space: Space, combinations: Combinations, journal: Journal) -> InputError:
     batches = journal.done.batches.values()
     if sum(batch.illegal for batch in batches) == len(combinations):
         first = {key: 1 if values is None else values[0] for key, values in space.axes}
         values = combinations.of(0) if len(combinations) else first
-        error = _refusal(space, values)
-        why = "sizes do not divide each other" if error is None else f"the first of them: {_said(error)}"
+        error = refusal(space, values)
+        why = "sizes do not divide each other" if error is None else f"the first of them: {said(error)}"
         remedy = (None if error is None else error.remedy) or "Widen it."
         return space.source.error(f"none of {combinations.offered} combinations is a legal plan; {why}", remedy=remedy)
     plan, memory = forecaster_of(space).nearest_to_fit()

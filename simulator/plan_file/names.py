@@ -54,7 +54,7 @@ def resolve_path(name: str, source: Source, key: str) -> str:
             return str(path)
     remedy = (
         hub_remedy(name) if suffix == ".json" else None
-    ) or "Check the path; it starts in the folder of this file."
+    ) or "Check the path; it is looked for beside this file, then in the current folder."
     folder = name and any(isdir(path) for path in (source.folder / name, Path(name)))
     absent = ("is a folder without a config.json" if suffix == ".json" else "is a folder") if folder else "no such file"
     raise source.error(f"{name or repr(name)}: {absent}", key, remedy=remedy, kind=InputError)

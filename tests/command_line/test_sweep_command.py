@@ -50,9 +50,43 @@ def test_why_combinations_are_left_out_is_told(file, capsys):
     code, out, _ = run(capsys, file, "--json", "--set", "overlap.comm_ctas=[8, 200]")
     found = json.loads(out)
     assert code == 0 and found["counts"]["legal"] == 4
-    assert "overlap.comm_ctas: 200 thread blocks" in found["notes"][-1] and "nearest is 132" in found["notes"][-1]
+    assert "has overlap.comm_ctas = 200: 200 thread blocks" in found["notes"][-1]
+    assert "nearest is 132" in found["notes"][-1]
     _, out, _ = run(capsys, file, "--json")
     assert "left out, such as" not in json.loads(out)["notes"][-1]
+
+
+def test_every_value_that_no_plan_has_is_told_with_its_reason(file, capsys):
+    """Of several reasons one was told, so that a precision was missing without a word."""
+    settings = ["workload.precision=['bf16', 'fp8', 'tf32']", "schedule.recompute=['none', 'selective']"]
+    settings += ["implementation.framework=pytorch-eager", "implementation.modules=torchtitan"]
+    settings += ["parallelism.tensor_model_parallel_size=[1, 2]"]
+    _, out, _ = run(capsys, file, "--json", *(word for one in settings for word in ("--set", one)))
+    missing = [note for note in json.loads(out)["notes"] if note.startswith("no plan")]
+    assert len(missing) == 1 and missing[0].startswith('no plan has workload.precision = "tf32": attention in fp32')
+    assert sum("left out, such as parallelism.sequence_parallel" in note for note in json.loads(out)["notes"]) == 1
+    large = "workload.model=llama-3.1-70b", "workload.micro_batch_size=1", "parallelism.tensor_model_parallel_size=8"
+    large += ("workload.sequence_length=[2048, 524288]", "parallelism.distributed_optimizer=true")
+    _, out, _ = run(capsys, file, "--json", *(word for one in large for word in ("--set", one)))
+    assert "no plan with workload.sequence_length = 524288 fits memory" in json.loads(out)["notes"]
+
+
+def test_a_bound_on_an_iteration_that_may_be_meant_for_the_run_is_told(file, capsys):
+    bound = ("--set", "constraints.max_money=600000")
+    said = "max_money bounds one iteration, and leaves out no plan; max_run_money bounds the whole run"
+    _, out, _ = run(capsys, file, "--json", *bound, "--set", "workload.training_tokens=1e9")
+    assert said in json.loads(out)["notes"]
+    _, out, _ = run(capsys, file, "--json", *bound)
+    assert said not in json.loads(out)["notes"]
+
+
+def test_what_a_lower_limit_saves_is_told_to_be_no_measured_fact(file, capsys):
+    """As ``predict`` says it of the plan that is best."""
+    said = "what limits below h200-sxm's default of 700 W save is no measured fact"
+    for limits, told in (("[700, 500]", True), ("700", False)):
+        settings = ("--set", f"power.power_limit_w={limits}", "--set", "objective.minimise=energy")
+        _, out, _ = run(capsys, file, "--json", *settings)
+        assert any(note.startswith(said) for note in json.loads(out)["notes"]) is told
 
 
 def test_schedules_networks_and_sites_have_columns_of_their_own(file, capsys):

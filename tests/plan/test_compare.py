@@ -433,6 +433,13 @@ def test_intervals_are_compared_for_as_many_tokens() -> None:
     assert any(note.startswith("the 90 % intervals of h100 and h200 overlap in time") for note in found.notes)
 
 
+def test_what_a_lower_limit_saves_is_noted_to_be_no_measured_fact() -> None:
+    found = jc.compare([load_plan(SMALL, [f"power.power_limit_w={limit}"]) for limit in ("700", "[700, 500]")])
+    assert [note.partition(" save is no measured fact")[0] for note in found.notes] == [
+        "what limits below h200-sxm's default of 700 W"
+    ]
+
+
 def test_what_the_intervals_do_not_tell_apart_is_noted() -> None:
     """H100 and H200 take about as long; an A100 takes longer beyond doubt. On one GPU the errors are common."""
     small = ["workload.model=llama-3.2-1b", "workload.layers=2"]

@@ -108,7 +108,7 @@ def test_dask_gives_the_same_table(tables, small, tmp_path):
 def test_a_scheduler_that_does_not_answer(tables, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr(workers, "CONNECT_S", 0.5)
-    with pytest.raises(InputError, match="--workers and --dask exclude each other"):
+    with pytest.raises(InputError, match="workers and dask exclude each other"):
         jc.sweep(tables(**SPLITS), workers=2, dask="tcp://127.0.0.1:9")
     with pytest.raises(InputError, match="no Dask scheduler answers"):
         jc.sweep(tables(**SPLITS), dask="tcp://127.0.0.1:9")

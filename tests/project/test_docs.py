@@ -53,8 +53,6 @@ def test_following_a_page_works(page: Path, tmp_path: Path) -> None:
                     run([sys.executable, "-m", *shlex.split(line[2:])], tmp_path)
 
 
-#: A file that a reader would have, and where another command of the page writes one.
-NAMED = {"profile.csv": "zeus/profile.csv"}
 GUIDES = [
     "start.md",
     "guides/finetuning.md",
@@ -76,7 +74,7 @@ def test_commands_of_a_guide_run(page: str, tmp_path: Path) -> None:
     lines = {line[2:]: after for line, after in pairwise([*shown, ""]) if line.startswith("$ joulecast ")}
     assert lines
     for line, answer in sorted(lines.items(), key=lambda one: "--out" not in one[0]):
-        command = [sys.executable, "-m", *(NAMED.get(word, word) for word in shlex.split(line))]
+        command = [sys.executable, "-m", *shlex.split(line)]
         if answer.startswith("error:"):
             failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
             assert failed.returncode == 2 and failed.stderr.startswith(answer)
@@ -212,6 +210,18 @@ def test_the_planners_measured_step_is_as_far_off_as_said(tmp_path: Path) -> Non
     summary = run_suite("published", tmp_path / "steps.csv").to_dict()["summary"]
     said = re.search(r"is forecast ([\d.]+) % too short", page)
     assert said is not None and round(-summary["all"]["time_bias_percent"], 1) == float(said[1])
+
+
+def test_the_page_on_amds_cards_has_their_largest_products_as_forecast() -> None:
+    page = (ROOT / "docs" / "physics" / "amd.md").read_text(encoding="utf-8")
+    rate = r"([\d,]+) TFLOP/s at ([\d.]+) GHz"
+    said = re.findall(rf"^\| (MI3\w+) \| {rate} \| .* \| {rate} \|", page, re.M)
+    assert len(said) == 2
+    for card, *figures in said:
+        for dtype, columns, (tflops, ghz) in (("bf16", 4864, figures[:2]), ("fp8", 3648, figures[2:])):
+            found = jc.gpu(card.lower()).predict(jc.Gemm(4096, columns, 32896, dtype=dtype))
+            assert int(tflops.replace(",", "")) == round(2e-12 * 4096 * columns * 32896 / found.time_s)
+            assert float(ghz) == round(found.clock_mhz / 1e3, 2)
 
 
 def test_limits_of_ranks_save_as_much_as_the_scheduler_says() -> None:

@@ -334,6 +334,11 @@ def test_variants_are_all_sensible_combinations() -> None:
     assert dict(found[-1][0]) == {"nanobatches": 4, "window": "mlp:1-2", "launch": "window"}
     with pytest.raises(InputError, match="nearest is 2"):
         overlap_variants(plan_of(), {"nanobatches": [2, 3]})
+    whole = plan_of(workload__micro_batch_size=1)
+    with pytest.raises(InputError, match="a micro-batch of 1 sequence cannot be cut into 2"):  # not: there is no window
+        overlap_variants(
+            whole, {"nanobatches": [1, 2], "window": ["all", ["qkv", "output"]], "launch": choices["launch"]}
+        )
 
 
 def test_one_piece_stays_beside_windows_of_several() -> None:

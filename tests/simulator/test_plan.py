@@ -339,7 +339,9 @@ def test_missing_file() -> None:
     ],
 )
 def test_a_missing_file_of_a_plan_is_told_with_its_key(key: str, name: str) -> None:
-    with pytest.raises(InputError, match=rf"llama-3\.1-8b-4xh200\.toml.*\[{key}\]: {name}: no such file"):
+    with pytest.raises(
+        InputError, match=rf"llama-3\.1-8b-4xh200\.toml.*\[{key}\]: {name}: no such file.*current folder"
+    ):
         load_plan(EXAMPLE, [f"{key}={name}"])
 
 

@@ -1,0 +1,69 @@
+"""Why combinations of a space are no plans, and why values that it offers are in none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import InputError
+from joulecast.plan.sweep.clusters import cluster_keys
+from joulecast.plan.sweep.journal import Journal
+from joulecast.plan.sweep.legal import Combinations
+from joulecast.plan.sweep.rows import Row, forecaster_of
+from joulecast.plan.sweep.space import Space
+
+#: Combinations that are looked at for one reason.
+MOST_LOOKED_AT = 1000
+
+
+def missing_values(space: Space, combinations: Combinations, rows: Sequence[Row]) -> dict[tuple[int, int], str]:
+    """Why values that the space states are in no row, by axis and place; clusters without a plan are told elsewhere."""
+    held = combinations.index[[row["plan"] for row in rows]]
+    found = {}
+    for axis, (key, stated) in enumerate(space.axes):
+        if stated is None or key in cluster_keys(space):
+            continue
+        for place in np.setdiff1d(combinations.index[:, axis], held[:, axis]).tolist():
+            numbers = np.flatnonzero(combinations.index[:, axis] == place).tolist()
+            errors = [refusal(space, combinations.of(n)) for n in numbers[:MOST_LOOKED_AT]]
+            refused = next((error for error in errors if error is not None), None)
+            value = f"{key} = {json.dumps(stated[place])}"
+            if refused is None or None in errors:
+                found[axis, place] = f"no plan with {value} fits memory"
+            else:
+                found[axis, place] = f"no plan has {value}: {with_remedy(refused, key)}"
+    return found
+
+
+def first_refusal(
+    space: Space, combinations: Combinations, journal: Journal, missing: Collection[tuple[int, int]]
+) -> str:
+    """Why the first of the combinations is no plan that has no missing value, whose reason is told; empty if none."""
+    batches = (batch for _, batch in sorted(journal.done.batches.items()) if batch.illegal)
+    left = (number for batch in batches for number in sorted(set(batch.combinations) - set(batch.plans)))
+    others = (n for n in left if not any(combinations.index[n, axis] == place for axis, place in missing))
+    errors = (refusal(space, combinations.of(number)) for number in islice(others, MOST_LOOKED_AT))
+    return next((with_remedy(error) for error in errors if error is not None), "")
+
+
+def refusal(space: Space, values: Mapping[str, Any]) -> InputError | None:
+    """What is wrong with the plan of a combination, if anything is."""
+    try:
+        forecaster_of(space).plans.plan(values)
+    except InputError as error:
+        return error
+    return None
+
+
+def said(error: InputError, told: str | None = None) -> str:
+    """An error without its place in a file, and without a key that is told already."""
+    return f"{error.key + ': ' if error.key and error.key != told else ''}{error.message}"
+
+
+def with_remedy(error: InputError, told: str | None = None) -> str:
+    """The same, with what would help."""
+    return said(error, told) + (f" ({error.remedy.removesuffix('.')})" if error.remedy else "")
