@@ -64,7 +64,7 @@ def _check_attention(attention: Attention, gpu: GpuModel) -> None:
     if attention.tile is None:
         _named(attention, "backend", "backend of attention", (*_known("kernel.attention.", gpu), *RESEMBLES))
         known = ("fp32",) if attention.backend == EFFICIENT else ATTENTION_DTYPES
-        _named(attention, "dtype", f"data type of {attention.backend} attention", known)
+        _named(attention, "dtype", "data type of attention", known)
     if attention.heads % attention.kv_heads:
         raise InputError(
             f"{attention.heads} heads cannot share {attention.kv_heads} of keys and values",

@@ -54,8 +54,8 @@ def doctor(
         output.print_pairs((f"torch's {name}", found) for name, found in report["libraries"].items())
     if host:
         print()
-        low, high = report["host_launch_range_us"]
-        said = f"implementation.host_launch_us = {report['host_launch_us']:.0f} ({low:.0f} to {high:.0f} within seconds)"
+        mean, (low, high) = report["host_launch_us"], report["host_launch_range_us"]
+        said = f"implementation.host_launch_us = {mean:.0f} ({low:.0f} to {high:.0f} within seconds)"
         output.print_pairs([("PyTorch's launches", said)])
     print()
     output.print_pairs((action, answer) for action, answer in report["can"].items())
