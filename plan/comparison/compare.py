@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import InputError
 from joulecast.extras import data_frame
+from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
 from joulecast.plan.comparison.plan_keys import as_written, joined
 from joulecast.plan.comparison.reasons import reasons
+from joulecast.plan.comparison.unsaid import UNSAID
 from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.simulator.plan_file.replicas import SHARD_SIZE
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.iteration.site import SiteForecast
     from joulecast.simulator.plan_file.plan import Plan
 
-#: Parts of a plan that follow from its other keys; they are left out where those differ.
+#: Parts of a plan that follow from its other keys: left out where those differ, but for what files say of them.
 DERIVED = {
     "workload.model": (
         "workload.model_name",
@@ -165,7 +167,7 @@ def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison
     described = {i.plan.cluster.gpu: i.description for i in iterations if i.description is not None}
     return Comparison(
         names=tuple(names),
-        keys=differing_keys([i.plan for i in iterations]),
+        keys=differing_keys([i.plan for i in iterations], [i.description for i in iterations]),
         results={key: tuple(one.get(key) for one in results) for key in dict.fromkeys(k for r in results for k in r)},
         against=tuple(against),
         notes=(*_notes(iterations), *_not_sure(iterations, names)),
@@ -174,8 +176,14 @@ def compare(iterations: Sequence[Iteration], names: Sequence[str]) -> Comparison
     )
 
 
-def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
-    """Keys of the plans' files whose values differ, with the value in each; not what follows from other keys."""
+def differing_keys(plans: Sequence[Plan], gpus: Sequence[GpuDescription | None] = ()) -> dict[str, tuple[Any, ...]]:
+    """Keys of the plans' files whose values differ, with the value in each; not what follows from other keys.
+
+    Parameters
+    ----------
+    gpus
+        The plans' GPUs where they are known; others are read from the catalogue or their files.
+    """
     flat = [joined(_flat(plan.to_dict())) for plan in plans]
     keys = dict.fromkeys(key for one in flat for key in one if key != "file")
     found = {}
@@ -187,8 +195,22 @@ def differing_keys(plans: Sequence[Plan]) -> dict[str, tuple[Any, ...]]:
         found.pop(SHARD_SIZE, None)
     for part, sources in DERIVED.items():
         if any(source in found for source in sources):
-            found = {k: v for k, v in found.items() if k in sources or (k != part and not k.startswith(part + "."))}
+            own = [k for k in found if k not in sources and (k == part or k.startswith(part + "."))]
+            said = _said(own, part, plans, gpus or [None] * len(plans))
+            found = {k: v for k, v in found.items() if k not in own or k in said}
     return as_written(found)
+
+
+def _said(keys: Sequence[str], part: str, plans: Sequence[Plan], gpus: Sequence[GpuDescription | None]) -> set[str]:
+    """Keys of a part in which some plan is not what the rest of its file makes of it."""
+    if part not in UNSAID or not keys:
+        return set()
+    found: set[str] = set()
+    for plan, gpu in zip(plans, gpus, strict=True):
+        usual = UNSAID[part](plan, gpu or load_gpu(plan.cluster.gpu))
+        one, other = (joined(_flat(of.to_dict())) for of in (plan, usual))
+        found |= {key for key in keys if one.get(key) != other.get(key)}
+    return found
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from joulecast.model.framework.muon import PRODUCTS
+from joulecast.model.transformer.log_probabilities import CHUNKED, WHOLE
 from joulecast.simulator.plan_file.lora import NAMES
 from joulecast.simulator.plan_file.network import GIGABIT_BYTES
 
@@ -19,6 +20,9 @@ def joined(flat: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(flat)
     if own.pop("implementation.native_loss"):
         own["implementation.fused_loss"] = "native"
+    if own["workload.precision"] == "fp4":  # of which there is one recipe
+        own["workload.fp4_param_gather"] = own.pop("workload.narrow.parameters")
+        own.pop("workload.narrow.recipe")
     if own.pop("workload.experts_filled"):
         own["workload.moe_expert_capacity_factor"] = own.pop("workload.expert_load")
     cards, domain, fan_out = (own[f"cluster.links.{name}"] for name in ("nics_per_domain", "domain_gpus", "fan_out"))
@@ -67,6 +71,11 @@ def _precision_of_products(dtype: str | None) -> str | None:
     return None if dtype is None else next(name for name, own in PRODUCTS.items() if own == dtype)
 
 
+def _log_probabilities(way: str | None) -> str | None:
+    """How log-probabilities are made, as a plan names it; losses that have none leave the key out."""
+    return way or WHOLE if way in ("", WHOLE, CHUNKED) else None
+
+
 def _frozen(trained: bool | None) -> bool | None:
     """A switch that a plan writes the other way round."""
     return None if trained is None else not trained
@@ -94,6 +103,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.model_name": ("workload.model", _as_table),
     "workload.narrow.recipe": ("workload.fp8_recipe", _as_table),
     "workload.narrow.parameters": ("workload.fp8_param_gather", bool),
+    "workload.fp4_param_gather": ("workload.fp4_param_gather", bool),
     "workload.lora.targets": ("workload.lora.target_modules", _modules),
     "workload.lora.dtype": ("workload.lora.precision", _as_table),
     "workload.lora.base": ("workload.lora.base_precision", lambda base: base or None),
@@ -106,6 +116,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "workload.rollout.step_overhead_s": ("workload.rollout.step_overhead_us", _times(1e6)),
     "workload.expert_load": ("workload.moe_load_imbalance", _as_table),
     "workload.teacher.name": ("workload.teacher", _as_table),
+    "implementation.log_probabilities": ("implementation.log_probabilities", _log_probabilities),
     "overlap.windows": ("overlap.window", _as_table),
     "overlap.grad_bucket_bytes": ("overlap.grad_bucket_mb", _times(2.0**-20)),
     "implementation.muon.steps": ("implementation.muon_num_ns_steps", _as_table),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.plan.sweep.idle import CP, Unused, repeats, repeats_alone
 from joulecast.plan.sweep.plans import Plans
-from joulecast.plan.sweep.space import RECOMPUTE, SCHEDULE, Space
+from joulecast.plan.sweep.space import SCHEDULE, Space
 from joulecast.plan.sweep.values import MICRO_BATCH
-from joulecast.simulator.plan_file.features import FEATURES, Feature, default_of, is_switched
 from joulecast.simulator.plan_file.plan import PlanFrame
-from joulecast.simulator.plan_file.recomputation import unused_keys
 from joulecast.simulator.plan_file.schedule_names import schedule_alias
-from joulecast.simulator.plan_file.schema import PlanFile
 from joulecast.simulator.plan_file.stages import PP, TP, VP
 from joulecast.simulator.schedules import FOLDED, PAIRS, TWO_WAY
 
@@ -88,25 +86,31 @@ def combinations(space: Space, plans: Plans) -> Combinations:
     choices = {key: given.get(key, (space.value(key),)) for key in SPLITS}
     settings = _count_settings(space, values, others)
     splits: dict[_Sizes, Int] = {}
-    refusals = _Refusals()
+    refusals, unused = _Refusals(), Unused(space)
     found = []
     for chosen in itertools.product(*(range(len(values[i])) for i in others)):
         fixed = {space.keys[i]: values[i][n] for i, n in zip(others, chosen, strict=True)}
-        if not space.together.allows(fixed) or _repeats(fixed, space, plans):
+        if not space.together.allows(fixed):
             continue
         try:
-            sizes = _sizes(plans.frame(fixed), space, fixed)
+            frame = plans.frame(fixed)
+            sizes = _sizes(frame, space, fixed)
         except InputError as error:  # values that contradict each other whatever the split is
             refusals.refuse(fixed, error)
+            continue
+        unused.look(fixed, frame.model)
+        if repeats(fixed, space, frame.model):
             continue
         refusals.take(fixed)
         if sizes not in splits:
             splits[sizes] = _splits(sizes, choices)
-        rows = np.empty((len(splits[sizes]), len(values)), dtype=np.int64)
+        split = _without_repeats(splits[sizes], sizes, choices, repeats_alone(fixed, space))
+        rows = np.empty((len(split), len(values)), dtype=np.int64)
         rows[:, others] = chosen
-        rows[:, [space.keys.index(key) for key in given]] = splits[sizes][:, [SPLITS.index(key) for key in given]]
+        rows[:, [space.keys.index(key) for key in given]] = split[:, [SPLITS.index(key) for key in given]]
         found.append(rows)
     refusals.raise_where_a_value_is_never_taken()
+    unused.refuse()
     index = _neighbours_alike(np.concatenate(found), space.keys)
     return Combinations(space.keys, values, index, settings * math.prod(len(v) for v in given.values()))
 
@@ -150,25 +154,6 @@ def _neighbours_alike(index: Int, keys: Sequence[str]) -> Int:
     slow_to_fast = sorted(range(len(keys)), key=lambda i: (_shares(keys[i]), i))
     order = np.lexsort([index[:, i] for i in reversed(slow_to_fast)]) if keys else np.arange(len(index))
     return np.asarray(index[order])
-
-
-def _repeats(fixed: Mapping[str, Any], space: Space, plans: Plans) -> bool:
-    """Whether another setting differs in nothing but values of keys that plans of both do without."""
-    offered = dict(space.axes)
-    without = unused_keys(fixed.get(RECOMPUTE, ""), space.keys)
-    if any(fixed[key] != (offered[key] or ("",))[0] for key in without if key in fixed):
-        return True
-    varied = [f for f in FEATURES if f.key in fixed and is_switched(f, space.keys)]
-    spare = [f for f in varied if fixed[f.key] != _kept(f, offered[f.key] or ())]
-    if not spare:
-        return False
-    parsed = PlanFile.model_validate(space.with_values(fixed))
-    return any(feature.is_off(parsed, _first_frame(plans, space, fixed).model) for feature in spare)
-
-
-def _kept(feature: Feature, values: Sequence[Any]) -> Any:
-    """The value that stands for all of a key where plans do without it."""
-    return default_of(feature) if default_of(feature) in values else values[0]
 
 
 def _shares(key: str) -> int:
@@ -242,7 +227,7 @@ def _sizes(frame: PlanFrame, space: Space, fixed: Mapping[str, Any]) -> _Sizes:
         blocks=frame.model.layers + sum(bool(of(key)) for key in _COUNTED),
         heads=frame.model.split_heads,
         within_node=dict(space.axes).get(TP, ()) is None,
-        context=of("parallelism.context_parallel_size"),
+        context=of(CP),
         uneven=of("parallelism.stage_layers") is not None,
     )
 
@@ -266,6 +251,14 @@ def _once(places: Int, offered: Mapping[str, NDArray[Any]]) -> Int:
     schedule, stages = places[:, SPLITS.index(SCHEDULE)], offered[PP][places[:, SPLITS.index(PP)]]
     repeats = (stages == 1) & alike[schedule] & (schedule != alike.argmax())
     return np.asarray(places[~repeats])
+
+
+def _without_repeats(places: Int, sizes: _Sizes, choices: Mapping[str, Sequence[Any]], alone: Collection[str]) -> Int:
+    """Places without those that repeat another setting's plans: sizes that would tell these apart are one."""
+    keep = np.full(len(places), CP not in alone or sizes.context > 1)
+    for key in set(alone) & set(SPLITS):
+        keep &= np.array(choices[key])[places[:, SPLITS.index(key)]] > 1
+    return np.asarray(places[keep])
 
 
 Chosen = Mapping[str, NDArray[Any]]

@@ -11,7 +11,7 @@ from joulecast.files import toml_key, toml_value
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.rows import Row
 from joulecast.plan.sweep.space import Space
-from joulecast.simulator.plan_file.features import given, is_switched
+from joulecast.simulator.plan_file.features import switched_off
 from joulecast.simulator.plan_file.names import FILES
 from joulecast.simulator.plan_file.recomputation import unused_keys
 from joulecast.simulator.plan_file.schema import PlanFile
@@ -47,5 +47,5 @@ def done_without(space: Space, row: Row) -> list[str]:
     """Keys that the space states for a feature, or a recomputation, that the plan of a row does not have."""
     values = {key: row[key] for key in space.keys}
     parsed, model = PlanFile.model_validate(space.with_values(values)), Plans(space).frame(values).model
-    off = [f.key for f in given(parsed) if f.is_off(parsed, model) and is_switched(f, space.keys)]
+    off = [feature.key for feature in switched_off(parsed, model, space.keys)]
     return [*off, *unused_keys(parsed.schedule.recompute, space.keys)]

@@ -16,6 +16,7 @@ from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.cluster.site_cost import cost_of
 from joulecast.model.forecasts import INTERVAL
 from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.memory.footprint import MemoryFootprint
 from joulecast.plan.sweep.legal import Combinations, combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import Space, digest
@@ -65,12 +66,12 @@ class Checked:
 
 
 class Fitting(NamedTuple):
-    """A plan that fits memory: its number and values, and what it needs of a GPU's memory [bytes]."""
+    """A plan that fits memory: its number and values, what its fullest GPU holds, and a GPU's memory [bytes]."""
 
     number: int
     values: Values
     plan: Plan
-    needed_bytes: float
+    fullest: MemoryFootprint
     memory_bytes: float
 
 
@@ -114,9 +115,9 @@ class Forecaster:
                 illegal += 1
                 continue
             memory = self._memory_of(plan.cluster.gpu)
-            needed = needed_bytes(plan, memory)
-            if needed <= memory:
-                fitting.append(Fitting(number, values, plan, needed, memory))
+            fullest = fullest_of(plan, memory)
+            if fullest.total_bytes <= memory:
+                fitting.append(Fitting(number, values, plan, fullest, memory))
         return illegal, fitting
 
     def _memory_of(self, gpu: str) -> float:
@@ -144,7 +145,7 @@ class Forecaster:
                 with suppress(InputError):
                     yield self.plans.plan(self.combinations.of(number))
 
-        plan = min(legal(), key=lambda plan: needed_bytes(plan) - self._memory_of(plan.cluster.gpu))
+        plan = min(legal(), key=lambda plan: fullest_of(plan).total_bytes - self._memory_of(plan.cluster.gpu))
         return plan, self._memory_of(plan.cluster.gpu)
 
     def simulate(self, number: int) -> Row:
@@ -157,7 +158,7 @@ class Forecaster:
         waiting = sum(r.gpus * r.waiting_s for r in iteration.ranks) / (iteration.gpus * iteration.time_s)
         figures = {name: getattr(iteration, name) for name in ("time_s", "energy_j", "clock_mhz")}
         intervals = {name: getattr(iteration, name) for name in INTERVAL}  # which only a simulation has
-        one = Fitting(number, values, plan, needed_bytes(plan), self._memory_of(plan.cluster.gpu))
+        one = Fitting(number, values, plan, fullest_of(plan), self._memory_of(plan.cluster.gpu))
         row = _row(one, SIMULATED, figures | {"waiting_share": waiting})
         return row | intervals | _simulated_site(plan, iteration)
 
@@ -232,17 +233,18 @@ def simulate(space: Space, number: int) -> Iterator[Row]:
     yield forecaster_of(space).simulate(number)
 
 
-def needed_bytes(plan: Plan, enough: float = math.inf) -> float:
-    """Most memory that a GPU of the plan needs, or the first amount found that is above ``enough`` [bytes].
+def fullest_of(plan: Plan, enough_bytes: float = math.inf) -> MemoryFootprint:
+    """What the plan's fullest GPU holds, or the first that needs more than is ``enough_bytes``.
 
     Of ranks that hold the same, the first keeps the most micro-batches in flight.
     """
-    needed = 0.0
-    for held in footprints_of(plan, [kind.rank for kind in shape_of(plan).kinds]):
-        needed = max(needed, held.total_bytes)
-        if needed > enough:
+    ranks = [kind.rank for kind in shape_of(plan).kinds]
+    found = []
+    for held in footprints_of(plan, ranks):
+        found.append(held)
+        if held.total_bytes > enough_bytes:
             break
-    return needed
+    return max(found, key=lambda held: held.total_bytes)
 
 
 def _row(one: Fitting, source: str, figures: Mapping[str, float]) -> Row:
@@ -258,8 +260,8 @@ def _row(one: Fitting, source: str, figures: Mapping[str, float]) -> Row:
         **figures,
         "power_w": figures["energy_j"] / figures["time_s"],
         "tokens_per_s": plan.tokens / figures["time_s"],
-        "memory_bytes": one.needed_bytes,
-        "memory_margin": 1.0 - one.needed_bytes / one.memory_bytes,
+        "memory_bytes": one.fullest.allocated_bytes,
+        "memory_margin": 1.0 - one.fullest.total_bytes / one.memory_bytes,
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from joulecast.plan.knobs.ranges import range_values
-from joulecast.simulator.plan_file.schema import TABLES
+from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import Source, right_name
 from joulecast.simulator.plan_file.stages import PP, TP, VP
 
@@ -48,14 +48,17 @@ def table_values(table: str, keys: Any, source: Source) -> dict[str, tuple[Any, 
     Raises
     ------
     InputError
-        What is no table, or has a key that no plan has.
+        What is no table of a plan, or has a key that no plan has.
     """
+    if table not in PlanFile.model_fields:
+        raise source.error("unknown key", table, remedy=right_name((table,), TABLES, ("constraints", "objective")))
     if not isinstance(keys, Mapping):
         raise source.error("not a table", table, remedy=f"Write [{table}] and its keys below it.")
     found = {}
     for name, value in keys.items():
         key = f"{table}.{name}"
-        _known(table, name, source)
+        if name not in TABLES[table].model_fields:  # before thousands of plans are built
+            raise source.error("unknown key", key, remedy=right_name((table, name), TABLES))
         found[key] = _values(key, value, source)
     return found
 
@@ -92,14 +95,6 @@ def _default(key: str, number: int, source: Source) -> Any:
     if about.is_required():
         raise source.error(f"cluster {number} does not say it", key, remedy=f"Add it: {about.description}")
     return about.default
-
-
-def _known(table: str, name: str, source: Source) -> None:
-    """Refuse what no plan has before thousands are built."""
-    if table not in TABLES or name not in TABLES[table].model_fields:
-        where = (table, name) if table in TABLES else (table,)
-        remedy = right_name(where, TABLES, ("constraints", "objective"))
-        raise source.error("unknown key", ".".join(where), remedy=remedy)
 
 
 def _values(key: str, value: Any, source: Source) -> tuple[Any, ...] | None:

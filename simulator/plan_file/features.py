@@ -8,10 +8,10 @@ spaces that vary the number hold such plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from joulecast.model.framework.narrow import NARROW
 from joulecast.model.training.other_optimizers import RULES
@@ -206,6 +206,8 @@ FEATURES = (
     _of_failures("site.checkpoint_s"),
     _of_failures("site.restart_s"),
 )
+#: Features by their key, those that decide about others before these.
+_BY_KEY = {f.key: [of for of in FEATURES if of.key == f.key] for f in FEATURES}
 _READ = {f.key: attrgetter(f.key) for f in FEATURES}
 _DEFAULTS = {f.key: TABLES[table].model_fields[name].default for f in FEATURES for table, name in [f.key.split(".")]}
 
@@ -239,20 +241,27 @@ def with_features(
             if feature.later:
                 continue
             raise source.error(feature.problem, feature.key, remedy=f"{feature.remedy}, or leave this key out.")
-        table, name = feature.key.split(".")
-        without = getattr(parsed, table).model_copy(update={name: _DEFAULTS[feature.key]})
-        parsed = parsed.model_copy(update={table: without})
+        parsed = _without(feature, parsed)
     return parsed
 
 
+def switched_off(parsed: PlanFile, model: ModelConfig, varied: Container[str]) -> Iterator[Feature]:
+    """Features whose keys a space states for others of its plans than this one."""
+    for feature in FEATURES:
+        if is_switched(feature, varied) and _is_given(feature, parsed) and feature.is_off(parsed, model):
+            parsed = _without(feature, parsed)
+            yield feature
+
+
 def is_switched(feature: Feature, varied: Container[str]) -> bool:
-    """Whether a space varies the feature: then plans without it do without its key."""
-    return feature.switch in varied
+    """Whether a space varies the feature: then plans without it do without its key, and without keys about that."""
+    return feature.switch in varied or any(is_switched(of, varied) for of in _BY_KEY.get(feature.switch, ()))
 
 
-def default_of(feature: Feature) -> Any:
-    """Value of the key where it is left out."""
-    return _DEFAULTS[feature.key]
+def _without(feature: Feature, parsed: PlanFile) -> PlanFile:
+    table, name = feature.key.split(".")
+    without = getattr(parsed, table).model_copy(update={name: _DEFAULTS[feature.key]})
+    return parsed.model_copy(update={table: without})
 
 
 def _is_given(feature: Feature, parsed: PlanFile) -> bool:

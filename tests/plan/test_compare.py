@@ -261,6 +261,68 @@ def test_keys_of_muon_are_those_of_the_file(key: str, value: Any, values: tuple[
     assert found == {f"implementation.{key}": values}
 
 
+#: Changes of a plan, and what its file says beside them.
+BESIDE: list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]] = [
+    ({"cluster.gpu": "h100-sxm"}, {"network.step_latency_us": (7.3, 20.0)}),
+    ({"cluster.gpus": 32}, {"network.rails": (8, 1)}),
+    ({"network.name": "roce-400g"}, {"network.step_latency_us": (7.3, 20.0)}),
+    ({"cluster.gpus_per_node": 4}, {"network.nvls": (False, True)}),
+    ({"parallelism.pipeline_model_parallel_size": 4}, {"parallelism.stage_layers": ([8, 8], [5, 3, 4, 4])}),
+    ({"implementation.optimizer": "muon"}, {"implementation.muon_num_ns_steps": (None, 6)}),
+]
+
+
+@pytest.mark.parametrize(("change", "beside"), BESIDE)
+def test_what_a_file_says_is_named_beside_what_else_decides_it(
+    change: dict[str, Any], beside: dict[str, tuple[Any, Any]]
+) -> None:
+    """A slower network was not named where the GPUs differed too, as their number and kind decide its usual speed."""
+    tables: dict[str, dict[str, Any]] = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 64},
+        "cluster": {"gpu": "h200-sxm", "gpus": 16},
+        "parallelism": {"pipeline_model_parallel_size": 2},
+        "implementation": {"framework": "megatron"},
+    }
+
+    def found(changes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+        changed = {name: dict(table) for name, table in tables.items()}
+        for key, value in changes.items():
+            table, _, name = key.partition(".")
+            changed.setdefault(table, {})[name] = value
+        found = differing_keys([plan_from_dict(tables), plan_from_dict(changed)])
+        return {key: values for key, values in found.items() if key != "parallelism.data_parallel_size"}
+
+    said = {key: values[1] for key, values in beside.items()}
+    assert set(found(change)) == set(change)
+    assert found(change | said) == found(change) | beside
+
+
+def test_weights_that_are_kept_in_fp4_have_a_key_of_their_own() -> None:
+    def plan(**workload: Any) -> Plan:
+        usual = {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 8, "precision": "fp4"}
+        where = {"cluster": {"gpu": "b200", "gpus": 1}, "implementation": {"framework": "megatron"}}
+        return plan_from_dict({"workload": usual | workload, **where})
+
+    assert differing_keys([plan(), plan(fp4_param_gather=True)]) == {"workload.fp4_param_gather": (False, True)}
+    other = plan(precision="fp8", fp8_param_gather=True)
+    assert differing_keys([plan(), other]) == {
+        "workload.precision": ("fp4", "fp8"),
+        "workload.fp8_recipe": (None, "delayed"),
+        "workload.fp8_param_gather": (False, True),
+    }
+
+
+def test_how_log_probabilities_are_made_is_said_in_words_of_the_file() -> None:
+    tables: dict[str, Any] = {
+        "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 8},
+        "cluster": {"gpu": "h200-sxm", "gpus": 1},
+        "implementation": {"modules": "transformers"},
+    }
+    objectives = ("next-token", "dpo", "reward")
+    plans = [plan_from_dict(tables | {"workload": tables["workload"] | {"objective": one}}) for one in objectives]
+    assert differing_keys(plans)["implementation.log_probabilities"] == ("whole", "chunked", None)
+
+
 def test_a_teacher_is_named_and_not_measured() -> None:
     tables: dict[str, Any] = {
         "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": 8},

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import joulecast as jc
 from joulecast.errors import DoesNotFitError, InputError
+from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.sweep.choose import best, is_undominated, to_simulate
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
-from joulecast.plan.sweep.rows import needed_bytes
+from joulecast.plan.sweep.rows import fullest_of
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.iteration.forecast import forecast
@@ -284,7 +285,7 @@ def test_nothing_fits_memory(tables):
     with pytest.raises(InputError, match=r"none of .* fits a GPU's memory; the nearest needs (.*) GB") as error:
         jc.sweep(space)
     assert f"needs {least / 1e9:.1f} GB a GPU" in str(error.value)
-    nearest = min(plans_of(space_from_dict(space)), key=needed_bytes)
+    nearest = min(plans_of(space_from_dict(space)), key=lambda plan: fullest_of(plan).total_bytes)
     with pytest.raises(DoesNotFitError) as alone:
         forecast(nearest)
     assert error.value.remedy == alone.value.remedy  # a sweep says what a forecast of the plan does
@@ -300,14 +301,26 @@ def test_what_does_not_fit_is_left_out_and_counted(tables):
         assert row["memory_bytes"] <= 150754820096
 
 
+def test_memory_of_a_row_is_that_which_a_forecast_says(tables):
+    """It was all that a GPU holds, 1.3 GB of context and more, where a forecast has what the framework allocates."""
+    found = jc.sweep(tables(**{PP: [1, 2]}, objective__top=1))
+    capacity = load_gpu("h200-sxm").number("memory_bytes")
+    assert {row["source"] for row in found.rows} == {"closed-form", "simulated"}
+    for row, plan in zip(found.rows, plans_of(space_from_dict(tables(**{PP: [1, 2]}))), strict=True):
+        ranks = forecast(plan).ranks
+        assert row["memory_bytes"] == max(rank.memory_bytes for rank in ranks)
+        left = min(rank.memory_margin_bytes for rank in ranks)
+        assert row["memory_margin"] == pytest.approx(left / capacity, rel=1e-12)
+
+
 def test_memory_is_that_of_the_fullest_rank(tables):
     names = ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1"]
     split = {PP: [2, 4, 8], VP: [1, 2]}
     for plan in plans_of(space_from_dict(tables(**split, schedule__name=names, schedule__recompute=["full"]))):
         each = [footprint_of(plan, rank).total_bytes for rank in range(plan.pp)]
-        assert needed_bytes(plan) == max(each)
+        assert fullest_of(plan).total_bytes == max(each)
         for enough in each:  # what is above it is told, by the first rank or by a later one
-            assert (needed_bytes(plan, enough) > enough) == (max(each) > enough)
+            assert (fullest_of(plan, enough).total_bytes > enough) == (max(each) > enough)
 
 
 def test_interleaved_plans_are_swept(tables):

@@ -1,11 +1,14 @@
 """Keys about a feature that only some plans of a space have stand beside plans without it, which do without them."""
 
+import tomllib
+
 import pytest
 
 import joulecast as jc
 from joulecast.plan.sweep.plan_text import done_without, plan_text
 from joulecast.plan.sweep.space import space_from_dict
-from joulecast.simulator.plan_file.plan import load_plan
+from joulecast.simulator.closed_form.forecast import closed_form
+from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
 ALL = ["none", "selective", "full"]
 LISTS = [["layernorm"], ["layernorm", "mlp"]]
@@ -110,6 +113,99 @@ def test_weights_that_are_kept_in_fp4_are_not_those_of_plans_in_fp8(tables):
     for precision, own in (("fp8", {}), ("fp4", {"workload__fp4_param_gather": True})):
         (alone,) = jc.sweep(tables(cluster__gpu="b200", workload__precision=precision, **own)).rows
         assert [found[precision][k] for k in ("time_s", "memory_bytes")] == [alone["time_s"], alone["memory_bytes"]]
+
+
+TP, CP = "parallelism__tensor_model_parallel_size", "parallelism__context_parallel_size"
+PP = "parallelism__pipeline_model_parallel_size"
+MODEL = {"implementation__cuda_graphs": None, PP: 1, TP: 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "size", "of_one"),
+    [
+        ("parallelism__sequence_parallel", [True, False], TP, False),
+        ("implementation__shard_head", [False, True], TP, True),
+        ("parallelism__cp_comm_type", ["all_gather", "p2p"], CP, "p2p"),
+        ("parallelism__cp_comm_type", ["all_gather", "a2a"], CP, "all_gather"),
+        ("parallelism__account_for_embedding_in_pipeline_split", [True, False], PP, False),
+        ("parallelism__account_for_loss_in_pipeline_split", [True, False], PP, False),
+    ],
+)
+def test_what_several_gpus_share_makes_no_second_plan_of_one(tables, key, values, size, of_one):
+    """A sweep listed, and simulated, the plan of one GPU once for every value."""
+    offered = tables(**MODEL | {size: [1, 2], key: values, "workload__layers": [14, 15, 16], "schedule__name": "1f1b"})
+    found = jc.sweep(offered)
+    rows = [(row[size.replace("__", ".")], row[key.replace("__", ".")]) for row in found.rows]
+    assert {value for count, value in rows if count == 2} == set(values) and found.refused == ""
+    assert [value for count, value in rows if count == 1] == [of_one] * 3
+    (alone,) = jc.sweep(tables(**MODEL | {size: 1, key: values, "schedule__name": "1f1b"})).rows
+    assert alone[key.replace("__", ".")] == of_one
+
+
+def test_nodes_of_more_gpus_than_there_are_make_no_second_plan(tables):
+    offered = {"cluster__gpus": [8, 16], "cluster__gpus_per_node": [32, 16, 8, 4], TP: 1, PP: 1}
+    found = jc.sweep(tables(**offered))
+    assert {(row["gpus"], row["cluster.gpus_per_node"]) for row in found.rows} == {
+        *((8, per_node) for per_node in (32, 4)),
+        *((16, per_node) for per_node in (32, 8, 4)),
+    }
+    assert len({row["time_s"] for row in found.rows}) == len(found.rows)
+
+
+def test_nodes_that_go_with_a_number_of_gpus_stand_for_each_other_within_it(tables):
+    clusters = [{"gpu": "h200-sxm", "gpus": gpus, "gpus_per_node": 32} for gpus in (8, 16)]
+    clusters.append(clusters[0] | {"gpus_per_node": 16})
+    rows = jc.sweep(tables(cluster=clusters, **{TP: 1, PP: 1})).rows
+    assert sorted((row["gpus"], row["cluster.gpus_per_node"]) for row in rows) == [(8, 32), (16, 32)]
+
+
+#: Spaces in which a key says how something is done that none of their plans does.
+NOWHERE = [
+    ({"workload__precision": ["bf16", "fp16"], "workload__fp8_recipe": "delayed"}, "nothing is computed in FP8"),
+    ({"workload__precision": ["bf16", "fp16"], "workload__fp8_param_gather": [False, True]}, "nothing is computed in"),
+    ({"schedule__recompute": ["none", "full"], "schedule__recompute_modules": ["mlp"]}, "recompute = 'selective'"),
+    ({"workload__objective": ["dpo", "kto"], "workload__num_iterations": 2}, "scores no completions before"),
+]
+
+
+@pytest.mark.parametrize(("keys", "problem"), NOWHERE)
+def test_a_key_that_does_nothing_in_any_plan_is_refused(tables, keys, problem):
+    """It was ignored where the space varied what it is about."""
+    run = {"implementation__framework": "pytorch-eager", "implementation__modules": "transformers"}
+    usual = MODEL | (run if "workload__objective" in keys else {})
+    with pytest.raises(jc.InputError, match=problem) as told:
+        jc.sweep(tables(**usual | keys))
+    assert told.value.key == [*keys][-1].replace("__", ".") and "leave this key out" in told.value.remedy
+
+
+#: Keys about what a feature of a feature does, and values of the one that decides about both.
+BELOW = [
+    ("workload__objective", ["next-token", "grpo"], {"workload__completion_tokens": 1024}),
+    ("workload__objective", ["orpo", "dpo"], {"implementation__reference_precision": "bf16"}),
+    (
+        "implementation__moe_token_dispatcher_type",
+        ["alltoall", "flex"],
+        {"implementation__moe_flex_dispatcher_backend": "deepep", "implementation__moe_flex_dispatcher_num_sms": 24},
+    ),
+]
+
+
+@pytest.mark.parametrize(("switch", "settings", "keys"), BELOW)
+def test_what_is_about_a_feature_of_a_feature_is_left_out_too(tables, switch, settings, keys):
+    """The plan without was refused, as the key that decides was not the one that varied."""
+    run = {"implementation__framework": "pytorch-eager", "implementation__modules": "transformers"}
+    experts = {"workload__model": "mixtral-8x7b", "workload__layers": 2, "parallelism__expert_model_parallel_size": 4}
+    usual = MODEL | (experts if "moe" in switch else run)
+    space = tables(**usual, **keys, **{switch: settings})
+    found = jc.sweep(space)
+    assert [row[switch.replace("__", ".")] for row in found.rows] == settings and found.refused == ""
+    for row, own in zip(found.rows, ({}, keys), strict=True):
+        (alone,) = jc.sweep(tables(**usual, **own, **{switch: row[switch.replace("__", ".")]})).rows
+        assert [alone[name] for name in ("time_s", "energy_j", "memory_bytes")] == [
+            row[name] for name in ("time_s", "energy_j", "memory_bytes")
+        ]
+        written = plan_from_dict(tomllib.loads(plan_text(space_from_dict(space), row)))
+        assert closed_form([written]).time_s == pytest.approx([row["time_s"]], rel=1e-12)
 
 
 ADAPTERS = {

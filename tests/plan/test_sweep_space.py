@@ -35,9 +35,11 @@ def legal(space):
 
 
 def once(found):
-    """On one stage 1f1b, interleaved or none are one plan: the schedule offered first."""
+    """On one stage 1f1b, interleaved or none are one plan, the schedule offered first, and ends that count are none."""
     kept = {}
     for values, plan in found:
+        if plan.pp == 1 and any(value is True for key, value in values.items() if "account_for" in key):
+            continue
         alike = plan.pp == 1 and plan.schedule.name in ("none", "1f1b", "interleaved-1f1b")
         others = {k: v for k, v in values.items() if k != "schedule.name"}
         kept.setdefault(repr((others, None if alike else plan.schedule.name)), (values, plan))
