@@ -194,14 +194,15 @@ def _stack_bytes(
     rank: PipelineRank,
 ) -> list[float]:
     """What a micro-batch keeps in the layers of each chunk of a rank."""
-    of_chunks = zip(rank.others or [()] * rank.chunks, rank.layers, strict=True)
-    stacks = [
-        sum(
+    of_chunks = list(zip(rank.others or [()] * rank.chunks, rank.layers, strict=True))
+    distinct = {
+        chunk: sum(
             micro_batch_bytes(kind, implementation, batch, sequence).layer * count
             for kind, count in config.sorted_kinds(*chunk)
         )
-        for chunk in of_chunks
-    ]
+        for chunk in set(of_chunks)
+    }
+    stacks = [distinct[chunk] for chunk in of_chunks]
     if rank.first:
         stacks[0] += kept_bytes(config, implementation, batch, sequence) - not_kept_first_bytes(one.shard)
     return stacks

@@ -60,7 +60,12 @@ def clock_of_rising(clocks_mhz: Array, power_w: Array, limit_w: Array, ceiling_m
     over_all = power_w[-1] > limit_w
     upper = np.where(over_all, np.maximum(above, 1), 1)
     columns = np.arange(power_w.shape[1])
-    p1, p0 = power_w[upper, columns], power_w[upper - 1, columns]
-    f1, f0 = clocks_mhz[upper], clocks_mhz[upper - 1]
-    share = np.minimum(np.maximum((limit_w - p0) / np.maximum(p1 - p0, 1e-9), 0.0), 1.0)
-    return np.asarray(np.minimum(np.where(over_all, f0 + (f1 - f0) * share, clocks_mhz[-1]), ceiling_mhz))
+    clock = clock_between(clocks_mhz, upper, power_w[upper - 1, columns], power_w[upper, columns], limit_w)
+    return np.asarray(np.minimum(np.where(over_all, clock, clocks_mhz[-1]), ceiling_mhz))
+
+
+def clock_between(clocks_mhz: Array, upper: NDArray[np.int64], below_w: Array, above_w: Array, limit_w: Array) -> Array:
+    """Clock that draws the limit between those at ``upper - 1`` and ``upper``, whose powers are given [MHz]."""
+    share = np.minimum(np.maximum((limit_w - below_w) / np.maximum(above_w - below_w, 1e-9), 0.0), 1.0)
+    below = clocks_mhz[upper - 1]
+    return np.asarray(below + (clocks_mhz[upper] - below) * share)

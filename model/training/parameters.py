@@ -257,6 +257,20 @@ def parameters_of_stage(
     return _frozen(tensors, implementation)
 
 
+@lru_cache(maxsize=256)
+def trained_of_stage(
+    config: ModelConfig,
+    implementation: Implementation,
+    layers: int,
+    *,
+    first: bool,
+    last: bool,
+    others: tuple[int, ...] = (),
+) -> tuple[ParameterTensor, ...]:
+    """Those of :func:`parameters_of_stage` that have gradients."""
+    return trained(parameters_of_stage(config, implementation, layers, first=first, last=last, others=others))
+
+
 def _embedding(config: ModelConfig, implementation: Implementation) -> list[ParameterTensor]:
     """In front of the first layer; the gradient of a table of its own has few rows, that of a tied one all."""
     split = embedding_is_split(config, implementation)

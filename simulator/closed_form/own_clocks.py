@@ -7,13 +7,16 @@ at higher clocks than weight gradients.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.power.governor import clock_of_rising
+from joulecast.model.power.governor import clock_between
 from joulecast.simulator.closed_form.clocks import OVERSHOOT, grid_positions, row_starts
 
 Array = NDArray[np.float64]
+Int = NDArray[np.int64]
 
 
 def tables_at_mean_clock(tables: Array, clocks_mhz: Array, fast_s: float) -> Array:
@@ -36,30 +39,40 @@ def tables_at_mean_clock(tables: Array, clocks_mhz: Array, fast_s: float) -> Arr
     Array
         The same at mean clocks, shape ``(n, k, u, c)``.
     """
-    _, kinds, stages, count = tables.shape
     time, energy = tables[:2]
     power = np.divide(energy, time, out=np.zeros_like(time), where=time > 0)
-    rising = np.maximum.accumulate(power, axis=-1)
-    flat, tops = rising.reshape(-1, count).T, np.full(kinds * stages, clocks_mhz[-1])
-    starts = row_starts(tables.reshape(-1, kinds * stages, count))
-    at_level, mean = np.empty_like(tables), np.empty((stages, count))
+    own = _drawing(np.maximum.accumulate(power, axis=-1), clocks_mhz)
+    middle = (own * time).sum(0) / time.sum(0)
     follows = -np.expm1(-time / (OVERSHOOT * fast_s)) if fast_s > 0 else np.ones_like(time)
-    for index in range(count):
-        level = np.broadcast_to(rising[..., index].max(0), (kinds, stages))
-        own = clock_of_rising(clocks_mhz, flat, level.ravel(), tops).reshape(kinds, stages)
-        weight = time[..., index]
-        middle = (own * weight).sum(0) / weight.sum(0)
-        clock = middle + follows[..., index] * (own - middle)
-        read = grid_positions(clocks_mhz, clock.ravel()).interpolate(tables, starts).reshape(-1, kinds, stages)
-        at_level[..., index] = read
-        mean[:, index] = (clock * read[0]).sum(0) / read[0].sum(0)
+    clock = middle + follows * (own - middle)
+    at_level = grid_positions(clocks_mhz, clock).interpolate(tables, row_starts(tables)[..., None])
+    mean = (clock * at_level[0]).sum(0) / at_level[0].sum(0)
     return _at(at_level, np.maximum.accumulate(mean, axis=-1), clocks_mhz)
+
+
+def _drawing(rising_w: Array, clocks_mhz: Array) -> Array:
+    """Clocks at which kinds draw what the most demanding kind of their stage draws at each clock, or the highest.
+
+    Powers that nowhere fall, and clocks, have shape ``(k, u, c)``.
+    """
+    level = np.broadcast_to(rising_w.max(0), rising_w.shape)
+    above = _places(rising_w, level, "right")
+    upper = above.clip(1, len(clocks_mhz) - 1)
+    low, high = (np.take_along_axis(rising_w, at, axis=-1) for at in (upper - 1, upper))
+    return np.where(above < len(clocks_mhz), clock_between(clocks_mhz, upper, low, high, level), clocks_mhz[-1])
+
+
+def _places(rising: Array, values: Array, side: Literal["left", "right"]) -> Int:
+    """Where each row's values lie in a row that nowhere falls, shape ``(…, c)``."""
+    count = rising.shape[-1]
+    rows = zip(rising.reshape(-1, count), values.reshape(-1, count), strict=True)
+    return np.array([row.searchsorted(own, side) for row, own in rows]).reshape(rising.shape)
 
 
 def _at(values: Array, found_mhz: Array, clocks_mhz: Array) -> Array:
     """Values of shape ``(n, k, u, c)`` at clocks ``found_mhz`` of shape ``(u, c)``, read on the grid."""
     last = len(clocks_mhz) - 1
-    upper = (found_mhz[:, None, :] < clocks_mhz[:, None]).sum(-1).clip(1, last)
+    upper = _places(found_mhz, np.broadcast_to(clocks_mhz, found_mhz.shape), "left").clip(1, last)
     low, high = (np.take_along_axis(found_mhz, at, axis=-1) for at in (upper - 1, upper))
     share = np.divide(clocks_mhz - low, high - low, out=np.ones_like(low), where=high > low).clip(0.0, 1.0)
     below, above = (np.take_along_axis(values, at[None, None], axis=-1) for at in (upper - 1, upper))

@@ -33,6 +33,8 @@ Bool = NDArray[np.bool_]
 
 #: Kinds of instructions of a stage: forward, backward, weight gradient, and the first two in one.
 KINDS = (FORWARD, BACKWARD, BACKWARD_WEIGHT, FORWARD_BACKWARD)
+#: Stages whose kinds settle in one call: their tables stay in a core's cache.
+STAGES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,12 +258,13 @@ def _let_kinds_settle(
     limit_w = layout.limit_w[layout.stages.rank]
     straddle = _straddles(stages, limit_w, parts.gpu) & ~phases
     for rows, fast_s in ((free & (apart | straddle), parts.gpu["governor.fast_s"]), (free & phases, 0.0)):
-        if not rows.any():
-            continue
-        own = np.stack([of[:, rows] for of in values])
-        settled = tables_at_mean_clock(own, parts.clocks_mhz, fast_s)
-        for of, made in zip(values, settled, strict=True):
-            of[:, rows] = made
+        numbers = np.flatnonzero(rows)
+        for start in range(0, len(numbers), STAGES_AT_ONCE):
+            some = numbers[start : start + STAGES_AT_ONCE]
+            own = np.stack([of[:, some] for of in values])
+            settled = tables_at_mean_clock(own, parts.clocks_mhz, fast_s)
+            for of, made in zip(values, settled, strict=True):
+                of[:, some] = made
 
 
 def _straddles(stages: Amounts, limit_w: Array, gpu: GpuModel) -> Bool:

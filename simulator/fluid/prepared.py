@@ -155,14 +155,17 @@ def _tables(
 ) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
     """Tables and columns of every rank; instructions keep to the plan's clocks where ``governed``."""
     tables, columns = [], []
+    alone: dict[object, InstructionTable] = {}  # of ranks that run the same instructions
     limits = dict(program.plan.power.component_limits_w)
     top = np.array(len(gpu.clocks_mhz) - 1)
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
     for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
-        beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
-        of_tower = host_s(program.plan, gpu, of_towers(run.types)) if program.plan.workload.images else None
-        table = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host, of_tower)
-        table = with_overlapped_buckets(table, run.order, run.overlapped, own, gpu)
+        if (peak, run.types) not in alone:
+            beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
+            of_tower = host_s(program.plan, gpu, of_towers(run.types)) if program.plan.workload.images else None
+            made = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host, of_tower)
+            alone[peak, run.types] = made
+        table = with_overlapped_buckets(alone[peak, run.types], run.order, run.overlapped, own, gpu)
         highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
         if limits:
             table, ceiling = limited(table, gpu.clocks_mhz, limits, gpu)

@@ -6,6 +6,7 @@ the other, as far as they can. The instant of every end and every arrival is exa
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Protocol
 
 import numpy as np
@@ -75,14 +76,15 @@ class Rank:
         self.finishes: list[float] = []
         self.ended_at: list[float] = []
         self.energy_at: list[float] = []
-        self.executed_rows: list[list[list[float]]] = []
+        self.executed_rows: list[dict[int, list[float]]] = []
         self.wait_rows: list[list[float]] = []
         self.clock = clock
         self._clear()
 
     def _clear(self) -> None:
         """Begin an iteration's counts."""
-        self.executed = [[0.0] * len(self.duration_of) for _ in self.wait_power_at]
+        types = len(self.duration_of)
+        self.executed: dict[int, list[float]] = defaultdict(lambda: [0.0] * types)  # by clock, of those that it met
         self.wait = [0.0] * len(self.wait_power_at)
 
     def _wait_until(self, time: float) -> None:

@@ -109,6 +109,14 @@ def simulate_fluid(
     return _result(ranks, tick_s)
 
 
+def _executed(rank: Rank) -> Float:
+    """Executions of a rank, shape ``(iterations, types, clocks)``."""
+    out = np.zeros((rank.iterations, len(rank.wait_power_at), len(rank.duration_of)))
+    for iteration, rows in enumerate(rank.executed_rows):
+        out[iteration, list(rows)] = list(rows.values())
+    return out.transpose(0, 2, 1)
+
+
 def _result(ranks: list[Rank], tick_s: float) -> FluidResult:
     def shaped(values: list[float], rank: Rank) -> Float:
         return np.array(values).reshape(rank.iterations, -1)
@@ -117,7 +125,7 @@ def _result(ranks: list[Rank], tick_s: float) -> FluidResult:
     return FluidResult(
         iteration_end_s=np.array([r.ended_at for r in ranks]).T,
         energy_j=np.diff(total, axis=0, prepend=0.0),
-        executed=tuple(np.array(r.executed_rows).transpose(0, 2, 1) for r in ranks),
+        executed=tuple(_executed(r) for r in ranks),
         wait_s=tuple(np.array(r.wait_rows) for r in ranks),
         start_s=tuple(shaped(r.starts, r) for r in ranks),
         end_s=tuple(shaped(r.finishes, r) for r in ranks),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.wide_values import TF32
+from joulecast.model.hashing import shared
 from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.training.nanobatches import Nanobatches
 from joulecast.simulator.plan_file.documents import slowest_documents
@@ -72,7 +73,7 @@ def implementation_of(plan: Plan) -> Implementation:
 @lru_cache(maxsize=4096)
 def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: Any) -> Implementation:
     """The framework of plans with these tables, and with what they say elsewhere."""
-    return Implementation(
+    made = Implementation(
         framework=i.framework,
         parameters="fp32" if of_plan["lora"] is not None and of_plan["lora"].prepared else i.parameter_precision,
         reference_parameters=i.reference_precision,
@@ -120,6 +121,7 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         tiles=i.tiles,
         **of_plan,
     )
+    return cast(Implementation, shared(made))
 
 
 def _added_share(plan: Plan) -> float:

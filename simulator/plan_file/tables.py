@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from joulecast.model.hashing import shared
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.simulator.plan_file import names, precisions, stages
 from joulecast.simulator.plan_file.documents import read_documents
@@ -57,7 +58,7 @@ def read_workload(parsed: PlanFile, gpu: GpuDescription, source: Source) -> Work
     sees = images is not None
     model = replace(model, vision=model.vision if sees else None, text_part=model.text_part and not sees)
     return Workload(
-        model=model,
+        model=shared(model),
         model_name=table.model if isinstance(table.model, str) else "inline",
         layers=model.layers,
         sequence_length=table.sequence_length,

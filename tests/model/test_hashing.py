@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 
-from joulecast.model.hashing import HashedOnce, hashed_once
+from joulecast.model.hashing import HashedOnce, hashed_once, shared
 
 
 class Counted(int):
@@ -55,3 +55,9 @@ def test_the_hash_is_no_field(key: Key) -> None:
     hash(key)
     assert [field.name for field in fields(key)] == ["number", "word"]
     assert not hasattr(key, "__dict__")
+
+
+def test_equal_values_become_one() -> None:
+    first = shared(Key(11, "word"))
+    assert shared(Key(11, "word")) is first
+    assert shared(Key(11)) is not first

@@ -14,7 +14,9 @@ from joulecast.simulator.closed_form.guards import check_summary
 from joulecast.simulator.closed_form.own_clocks import tables_at_mean_clock
 from joulecast.simulator.closed_form.trust import doubt
 from joulecast.simulator.fluid.governor import PowerGovernor
+from joulecast.simulator.instructions.replicas import stage_tensors
 from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.parts import Power
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -491,6 +493,27 @@ def test_a_kind_that_draws_more_settles_at_a_lower_clock():
     assert made[..., -1] == pytest.approx(np.stack([time, energy])[..., -1])
     slow = tables_at_mean_clock(np.stack([time, energy]), clocks, fast_s=1e6)  # remembers all kinds: one clock
     assert slow[:, :, 0, 10:] == pytest.approx(np.stack([time, energy])[:, :, 0, 10:], rel=0.01)
+
+
+def test_stages_settle_alike_whatever_is_beside_them():
+    rng = np.random.default_rng(5)
+    clocks = np.linspace(100.0, 1000.0, 37)
+    time = rng.uniform(1.0, 2.0, (3, 5, 1)) / clocks
+    energy = time * np.minimum(clocks, 800.0) * rng.uniform(1.0, 2.0, (3, 5, 1))  # none draws more above 800 MHz
+    tables = np.stack([time, energy])
+    some = np.array([3, 0])
+    made = tables_at_mean_clock(tables, clocks, fast_s=1e-3)
+    assert np.array_equal(made[:, :, some], tables_at_mean_clock(tables[:, :, some], clocks, fast_s=1e-3))
+
+
+def test_what_plans_have_in_common_is_one_object():
+    """So that it is looked up without comparing fields, and made once."""
+    one = plan(gpus=8, pp=4, vp=2)
+    other = plan(gpu="h100-sxm", gpus=8, pp=4, vp=2, overlap={"grad_reduce": "overlapped"})
+    assert other.workload.model is one.workload.model
+    implementation = implementation_of(one)
+    assert implementation_of(other) is implementation
+    assert stage_tensors(one, implementation, 2) is stage_tensors(one, implementation, 3)
 
 
 def test_a_head_makes_zero_bubbles_of_equal_layers_unequal():
