@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import attention_kernel, context_parallel, narrow_kernels, pytorch_context
+from joulecast.model.transformer import (
+    attention_kernel,
+    context_parallel,
+    math_attention,
+    narrow_kernels,
+    pytorch_context,
+)
 from joulecast.model.transformer import unfused_attention as unfused
 
 
@@ -17,6 +23,8 @@ def core_attention(s: Shard, direction: str) -> tuple[Launch, ...]:
         return pytorch_context.forward(s) if direction == "forward" else pytorch_context.backward(s)
     if run.context_parallel > 1:
         return (*_cast(s, direction), *context_parallel.attention(s, direction))
+    if math_attention.applies(s):
+        return math_attention.forward(s) if direction == "forward" else math_attention.backward(s)
     if s.implementation.attention_backend != "unfused":
         return (*_cast(s, direction), Launch(attention_kernel.attention(s, direction)))
     return unfused.attention_forward(s) if direction == "forward" else unfused.attention_backward(s)

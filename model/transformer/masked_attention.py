@@ -44,8 +44,6 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         return _written_forward(s)
     dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
     mask = (streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype),) if masked(s) else ()
-    if math_attention.applies(s):
-        return (*mask, *math_attention.forward(s))
     launches = core_attention.core_attention(s, "forward")
     return (*mask, *with_mask(launches, s)) if masked(s) else launches
 
@@ -61,9 +59,6 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         again = _written_forward(s) if s.implementation.recomputes("core_attn") else ()
         undone = family_attention.backward if family_attention.family(s) else transformers_attention.backward
         return (*again, *undone(s))
-    if math_attention.applies(s):
-        again = math_attention.forward(s) if s.implementation.recomputes("core_attn") else ()
-        return (*again, *math_attention.backward(s))
     launches = core_attention.backward(s)
     return with_mask(launches, s) if masked(s) else launches
 

@@ -27,9 +27,10 @@ FLAG = 0.25
 def applies(s: Shard) -> bool:
     """Whether PyTorch's attention is given fewer keys than queries, without being told so or in fp32."""
     run = s.implementation
-    one = s.config.own_code == "falcon" and s.config.kv_heads == 1
-    shared = s.config.kv_heads < s.config.heads and (one or run.dtype == "fp32")
-    return shared and run.modules == "transformers" and run.attention_backend != "unfused"
+    if s.config.kv_heads == s.config.heads or run.modules == "joint" or run.attention_backend == "unfused":
+        return False
+    one = s.config.own_code == "falcon" and s.config.kv_heads == 1 and run.modules == "transformers"
+    return one or run.dtype == "fp32"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:

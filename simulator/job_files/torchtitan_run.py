@@ -256,7 +256,10 @@ def _kernels(config: SettingsFile, draft: Draft, architecture: str | None, *, ex
         put("implementation.attention_backend", APART[apart], *config.source("model.flavor"))
         draft.warn(packed("model.flavor"))
     else:
-        put("implementation.attention_backend", backend, "what torchtitan asks PyTorch for first")
+        if draft.value("workload.precision") == "fp32":
+            put("implementation.attention_backend", "cudnn", "what PyTorch takes fp32 in")
+        else:
+            put("implementation.attention_backend", backend, "what torchtitan asks PyTorch for first")
     clipped = config.value("training.max_norm", (int, float), 1.0) > 0
     put("implementation.gradient_clipping", clipped, *config.source("training.max_norm"))
     _float8(config, draft)

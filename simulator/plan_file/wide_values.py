@@ -17,7 +17,7 @@ TAKES_WIDE = ("cudnn", "unfused")
 
 
 def check_wide_values(plan: Plan, source: Source) -> None:
-    """Attention in fp32 is known of PyTorch's kernels without a mask, and in transformers' code with shared keys."""
+    """Attention in fp32 is known of PyTorch's kernels without a mask; with shared keys, in modules that users run."""
     run, model, work = plan.implementation, plan.workload.model, plan.workload
     if work.precision not in WIDE:
         return
@@ -31,8 +31,8 @@ def check_wide_values(plan: Plan, source: Source) -> None:
     shared = model.latent is not None or model.kv_heads < model.heads
     problems = (
         (run.attention_backend not in TAKES_WIDE, f"in {run.attention_backend}", other, BACKEND),
-        (run.compile, "in compiled modules", narrow),
-        (fused and shared and run.modules != "transformers", f"of shared keys in {run.modules} modules", users),
+        (run.compile and fused and shared, "of shared keys in compiled modules", narrow),
+        (fused and shared and run.modules == "joint", "of shared keys in joint modules", users),
         (fused and masked != "", f"with {masked}", f'Set {BACKEND} = "unfused", or {PRECISION} = "bf16"'),
         (plan.cp > 1, "of sequences split over GPUs", narrow),
     )

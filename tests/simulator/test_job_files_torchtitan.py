@@ -187,6 +187,7 @@ def test_precision_is_mixed_by_fsdp_or_plain_ddp_alone(tmp_path, degree, dtype, 
     """Without FSDP torchtitan mixes none beside tensor or pipeline parallelism."""
     text = JOB.replace("shard_degree = -1", "shard_degree = 1").replace("replicate_degree = 1", "replicate_degree = 8")
     text = text.replace("tensor_parallel_degree = 8", f"tensor_parallel_degree = {degree}")
+    text = text.replace("enable = true", f"enable = {str(precision == 'bf16').lower()}")  # which fp32 is not known of
     found = convert(tmp_path, text.replace("[training]", f'[training]\ndtype = "{dtype}"'), gpus=8 * degree)
     assert found.tables["workload"]["precision"] == precision
     assert found.tables["overlap"] == {"grad_reduce": "overlapped"}

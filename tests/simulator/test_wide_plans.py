@@ -47,8 +47,8 @@ def test_parameters_are_as_wide_as_products_in_tf32():
     ("work", "run", "key", "says"),
     [
         ({}, {"attention_backend": "flash-attn-2"}, "implementation.attention_backend", "in flash-attn-2"),
-        ({}, {"compile": True}, "workload.precision", "in compiled modules"),
-        ({}, {"modules": "torchtitan"}, "workload.precision", "of shared keys in torchtitan modules"),
+        ({}, {"compile": True}, "workload.precision", "of shared keys in compiled modules"),
+        ({}, {"modules": "joint"}, "workload.precision", "of shared keys in joint modules"),
         ({"document_tokens": 256}, {}, "workload.precision", "with documents"),
         ({"model": "mistral-7b", "sequence_length": 8192}, {}, "workload.precision", "with windows"),
         ({}, {"framework": "megatron", "modules": "joint"}, "workload.precision", "Megatron's products in TF32"),
@@ -59,6 +59,18 @@ def test_what_is_not_known_is_refused(work, run, key, says):
         plan_from_dict(tables("tf32", work, **run))
     assert caught.value.key == key
     assert "Set " in str(caught.value)
+
+
+def test_torchtitans_attention_in_fp32_keeps_all_scores():
+    """Its kernels are those of transformers' code, as PyTorch is called alike."""
+    found = [operators("tf32", modules=modules) for modules in ("transformers", "torchtitan")]
+    ours, theirs = ([one for one in of if one.name.startswith("attention.softmax")] for of in found)
+    assert ours == theirs and len(ours) > 10
+    memory = [
+        jc.predict(tables("tf32", modules=m)).to_dict()["stages"][0]["memory_bytes"]
+        for m in ("torchtitan", "transformers")
+    ]
+    assert memory[0] == pytest.approx(memory[1], rel=0.05)
 
 
 def test_separate_kernels_take_masks_in_fp32():
