@@ -59,7 +59,11 @@ def test_why_combinations_are_left_out_is_told(file, capsys):
 def test_every_value_that_no_plan_has_is_told_with_its_reason(file, capsys):
     """Of several reasons one was told, so that a precision was missing without a word."""
     settings = ["workload.precision=['bf16', 'fp8', 'tf32']", "schedule.recompute=['none', 'selective']"]
-    settings += ["implementation.framework=pytorch-eager", "implementation.modules=torchtitan"]
+    settings += [
+        "implementation.framework=pytorch-eager",
+        "implementation.modules=torchtitan",
+        "implementation.compile=true",
+    ]
     settings += ["parallelism.tensor_model_parallel_size=[1, 2]"]
     _, out, _ = run(capsys, file, "--json", *(word for one in settings for word in ("--set", one)))
     missing = [note for note in json.loads(out)["notes"] if note.startswith("no plan")]
