@@ -39,8 +39,8 @@ def host_launches_s(torch: Any, device: Any, seconds: float = 6.0) -> list[float
         iterate()
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     synchronize()
-    each = seconds / READINGS
-    return [_iteration_s(iterate, synchronize, each) / launches() for _ in range(READINGS)]
+    each, many = seconds / READINGS, launches()
+    return [_iteration_s(iterate, synchronize, each) / many for _ in range(READINGS)]
 
 
 def _iteration_s(iterate: Callable[[], Any], synchronize: Callable[[], Any], seconds: float) -> float:

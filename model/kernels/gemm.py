@@ -44,7 +44,7 @@ EFFICIENCY = {"blocked": 0.83, "row_blocks": 0.64}
 #: Shares of TF32's rate that products reach on Hopper by their layout. Its matrix units take operands of other than 16
 #: bits along K alone (``wgmma``: PTX ISA), one of them from registers: kernels turn an operand on its way there, and
 #: where both would have to be cuBLAS takes those of Ampere (``cutlass_80_tensorop_s1688gemm`` in traces), at half the
-#: rate. 14 products on an H200 (`validate/recorded/wide_values`) [+-0.05].
+#: rate, or others that are as slow. 14 products on an H200 (`validate/recorded/wide_values`) [+-0.05].
 TURNED_TF32 = {"tn": 1.0, "nn": 0.88, "nt": 0.59}
 #: Energy of their matrix units' operations over that of operands along K: by the clocks that these products got at the
 #: power limit [+-0.05].

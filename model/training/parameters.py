@@ -232,6 +232,7 @@ def parameters_of_stage(
     first: bool,
     last: bool,
     others: tuple[int, ...] = (),
+    with_frozen: bool = True,
 ) -> tuple[ParameterTensor, ...]:
     """Parameters of one stage (or virtual stage) on one tensor-parallel rank.
 
@@ -244,6 +245,8 @@ def parameters_of_stage(
     first, last
         If it holds the embedding, and the final norm with the head. A tied matrix counts once where the stage holds
         both, and on each stage otherwise. Modules that predict further tokens lie behind the final norm.
+    with_frozen
+        Whether those without gradients are among them.
     """
     tied = implementation.tied(config)
     stack = [kind for kind, count in config.sorted_kinds(others, layers) for _ in range(count)]
@@ -254,21 +257,8 @@ def parameters_of_stage(
         tensors += _head(config, implementation, matrix=not (tied and first))
         if config.mtp_layers:
             tensors += _predictions(config, implementation, embedding=not (first or tied))
-    return _frozen(tensors, implementation)
-
-
-@lru_cache(maxsize=256)
-def trained_of_stage(
-    config: ModelConfig,
-    implementation: Implementation,
-    layers: int,
-    *,
-    first: bool,
-    last: bool,
-    others: tuple[int, ...] = (),
-) -> tuple[ParameterTensor, ...]:
-    """Those of :func:`parameters_of_stage` that have gradients."""
-    return trained(parameters_of_stage(config, implementation, layers, first=first, last=last, others=others))
+    found = _frozen(tensors, implementation)
+    return found if with_frozen else trained(found)
 
 
 def _embedding(config: ModelConfig, implementation: Implementation) -> list[ParameterTensor]:

@@ -19,7 +19,7 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.tiling import with_tiles
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.training.optimizer import optimizer_step
-from joulecast.model.training.parameters import parameters_of_stage, trained
+from joulecast.model.training.parameters import parameters_of_stage
 from joulecast.model.transformer import frozen, head, multi_token
 from joulecast.model.transformer import megatron_layer as megatron
 from joulecast.model.transformer import pytorch_layer as eager
@@ -161,6 +161,6 @@ def single_gpu_training_step(
         *layer_backward(*arguments) * config.layers,
         *embedding_backward(*arguments),
     )
-    parameters = trained(parameters_of_stage(config, implementation, config.layers, first=True, last=True))
+    parameters = parameters_of_stage(config, implementation, config.layers, first=True, last=True, with_frozen=False)
     tokens = batch * sequence * micro_batches
     return (*one * micro_batches, *optimizer_step(parameters, implementation, tokens_per_step=tokens))

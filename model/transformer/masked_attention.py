@@ -42,10 +42,11 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """Attention of :func:`repeated` keys and values, behind the mask's conversion where it takes one."""
     if transformers_attention.applies(s):
         return _written_forward(s)
-    dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
-    mask = (streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype),) if masked(s) else ()
     launches = core_attention.core_attention(s, "forward")
-    return (*mask, *with_mask(launches, s)) if masked(s) else launches
+    if not masked(s):
+        return launches
+    dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
+    return (streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype), *with_mask(launches, s))
 
 
 def repeated(s: Shard) -> tuple[Launch, ...]:

@@ -1,9 +1,10 @@
 """PyTorch's attention where none of its fused kernels takes the tensors: a kernel for each operation, in fp32.
 
 Falcon-7B gives one key and value for all queries as they are, with a mask and without saying that queries share them.
-Flash and memory-efficient kernels and cuDNN's refuse that, and ``_scaled_dot_product_attention_math`` is left. It
-widens queries, keys and values, spreads the latter over the heads, multiplies in fp32 on the CUDA cores, and after the
-softmax looks for rows that a mask leaves empty. The whole square passes through memory in fp32 some thirty times.
+Flash and memory-efficient kernels and cuDNN's refuse that, and ``_scaled_dot_product_attention_math`` is left. So it is
+of fp32 where queries share keys, as kernels for fp32 want a key for every query (`validate/recorded/wide_values`). It
+widens queries, keys and values, spreads the latter over the heads, multiplies in fp32, and after the softmax looks for
+rows that a mask leaves empty. The whole square passes through memory in fp32 some thirty times.
 
 Source: ``aten/src/ATen/native/transformers/attention.cpp`` of PyTorch 2.11 (``_safe_softmax``), as many kernels as it
 dispatches but for what it splits beyond 2³¹ bytes; kernels of Falcon-7B on an H200, which was forecast 60 % too short

@@ -19,7 +19,6 @@ from joulecast.model.training.parameters import (
     outside_layers,
     parameters_of_stage,
     tower_layer_parameters,
-    trained_of_stage,
 )
 from joulecast.model.training.sharded_units import Sharding, Unit, once_a_step
 from joulecast.model.training.vision_stack import TowerPass
@@ -147,9 +146,8 @@ def summed_together(plan: Plan, parameters: Sequence[ParameterTensor]) -> tuple[
 def stage_tensors(plan: Plan, impl: Implementation, stage: int) -> tuple[ParameterTensor, ...]:
     """Parameter tensors of a virtual stage on one GPU that have gradients."""
     layers, others = plan.parallelism.stage_layers, plan.other_layers(stage)
-    tensors = trained_of_stage(
-        plan.workload.model, impl, layers[stage], first=stage == 0, last=stage == len(layers) - 1, others=others
-    )
+    ends = {"first": stage == 0, "last": stage == len(layers) - 1}
+    tensors = parameters_of_stage(plan.workload.model, impl, layers[stage], **ends, others=others, with_frozen=False)
     if plan.schedule.name in BOTH_ENDS and stage > 0:  # the first stage's tables lie on the same rank
         return tuple(p for p in tensors if p.name not in _copied_tables(plan, impl))
     return tensors

@@ -250,16 +250,15 @@ def _kernels(config: SettingsFile, draft: Draft, architecture: str | None, *, ex
     put = draft.put
     put("implementation.framework", "pytorch-eager", FRAMEWORK)
     blackwell = architecture is not None and architecture.lower().startswith("blackwell")
-    backend = "cudnn" if blackwell else "flash-attention-2"
+    wide = draft.value("workload.precision") == "fp32"
+    backend = "cudnn" if blackwell or wide else "flash-attention-2"
     _, apart = of_flavor(config.value("model.flavor", str, ""))
     if apart:
         put("implementation.attention_backend", APART[apart], *config.source("model.flavor"))
         draft.warn(packed("model.flavor"))
     else:
-        if draft.value("workload.precision") == "fp32":
-            put("implementation.attention_backend", "cudnn", "what PyTorch takes fp32 in")
-        else:
-            put("implementation.attention_backend", backend, "what torchtitan asks PyTorch for first")
+        why = "what PyTorch takes fp32 in" if wide else "what torchtitan asks PyTorch for first"
+        put("implementation.attention_backend", backend, why)
     clipped = config.value("training.max_norm", (int, float), 1.0) > 0
     put("implementation.gradient_clipping", clipped, *config.source("training.max_norm"))
     _float8(config, draft)

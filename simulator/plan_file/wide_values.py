@@ -43,7 +43,7 @@ def _masks(plan: Plan) -> str:
     """What PyTorch's own attention would be given a mask, or more than one kernel, for."""
     model, work = plan.workload.model, plan.workload
     asked = (
-        (0 < model.sliding_window <= work.sequence_length, "windows"),
+        (model.sliding_window > 0, "windows"),
         (model.alibi, "ALiBi"),
         (work.document_tokens is not None, "documents"),
         (work.images is not None, "images"),
