@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tomllib
 from dataclasses import replace
 
 import command
@@ -45,8 +46,6 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan():
-    import tomllib
-
     return plan_from_dict(tomllib.loads(PLAN))
 
 
@@ -129,6 +128,16 @@ def test_a_budget_is_kept_and_used_well(exact, plan):
         search.rank_limit_front(plan, GRID, budget_w=2399.0)
     with pytest.raises(InputError, match="The board takes 200 to 700 W"):
         search.rank_limit_front(plan, (100.0, 700.0))
+
+
+@pytest.mark.parametrize(("stages", "limit_w", "budget_w"), [(3, 200.3, 600.9), (6, 200.2, 3603.6)])
+def test_a_budget_of_just_the_lowest_limits_is_enough(stages, limit_w, budget_w):
+    """Floating-point numbers add up to a little more."""
+    tables = {**tomllib.loads(PLAN), "parallelism": {"pipeline_model_parallel_size": stages}}
+    tables["workload"] |= {"layers": stages, "global_batch_size": 6}
+    tables["cluster"] |= {"gpus": round(budget_w / limit_w)}
+    found = search.rank_limit_front(plan_from_dict(tables), (limit_w, 700.0), budget_w=budget_w)
+    assert [point.power_limit_w for point in found.points] == [(limit_w,) * stages]
 
 
 def test_overlap_is_chosen_beside_the_limits(plan, tmp_path):
