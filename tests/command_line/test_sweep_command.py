@@ -75,6 +75,16 @@ def test_every_value_that_no_plan_has_is_told_with_its_reason(file, capsys):
     assert "no plan with workload.sequence_length = 524288 fits memory" in json.loads(out)["notes"]
 
 
+def test_sizes_that_divide_nothing_are_told_in_one_line_for_each_key(file, capsys):
+    """Those that are left out before a plan is built were missing without a word."""
+    sizes = "parallelism.tensor_model_parallel_size={min = 1, max = 4}", "workload.micro_batch_size=[1, 5]"
+    _, out, _ = run(capsys, file, "--json", *(word for one in sizes for word in ("--set", one)))
+    missing = [note for note in json.loads(out)["notes"] if note.startswith("no plan")]
+    assert len(missing) == 2
+    assert any("tensor_model_parallel_size = 3: cluster.gpus: " in note for note in missing)
+    assert any("micro_batch_size = 5: workload.global_batch_size: " in note for note in missing)
+
+
 def test_a_bound_on_an_iteration_that_may_be_meant_for_the_run_is_told(file, capsys):
     bound = ("--set", "constraints.max_money=600000")
     said = "max_money bounds one iteration, and leaves out no plan; max_run_money bounds the whole run"
