@@ -151,6 +151,10 @@ def test_epochs_of_runs_that_never_reached_the_target(tmp_path):
     path.write_text("batch_size,target_epoch\n8,10\n8,12\n16,nan\n16,9\n32,\n")
     assert read_epochs(path) == {8: (10.0, 12.0), 16: (math.inf, 9.0), 32: (math.inf,)}
     assert mean_epochs(read_epochs(path)) == {8: 11.0, 16: math.inf, 32: math.inf}
+    for column in ("batch_size", "epochs"):
+        path.write_text(f"{column}\n8\n")
+        with pytest.raises(InputError, match="no column batch_size and epochs"):
+            read_epochs(path)
 
 
 def test_traces_of_zeus(data):

@@ -189,7 +189,10 @@ def test_a_weight_counts_what_all_boards_could_draw():
     assert front.best(0.48) is fast
     assert front.best(0.485) is slow
     assert front.together_w(fast) == 2200.0
-    assert front.rows()[0]["iteration_power_w"] == 3000.0
+    assert [front.rows()[i]["iteration_power_w"] for i in (0, -1)] == [3000.0, 2700.0 / 1.1]
+    assert front.at(1.0) is front.at(1.09) is fast
+    assert front.at(1.1) is slow
+    assert (front.within(1.09).points, front.within(1.1).points) == ((fast,), (fast, slow))
 
 
 def test_limits_to_choose_from_are_steps_of_the_boards_range():
