@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joulecast.errors import InputError
 from joulecast.plan.sweep import choose
 from joulecast.plan.sweep.space import Space, space_from_dict
 
@@ -33,6 +34,15 @@ def test_rows_in_closed_form_may_be_off_by_four_per_cent_and_doubtful_ones_by_ei
     assert kept.tolist() == [True, True, True, True, False, True, False, False]
     assert choose.is_feasible(rows, space(max_time_s=1.0)).tolist() == [True, True] + [False] * 6
     assert choose.left_out_by_constraint(rows, space(max_time_s=1.0)) == {"max_time_s": 6}
+
+
+@pytest.mark.parametrize("limit", choose.LIMITS, ids=lambda limit: limit.key)
+def test_a_bound_is_any_number_above_zero(limit: choose.Limit) -> None:
+    least = 1 if limit.key == "max_gpus" else 1e-6
+    assert choose.stated_constraints(space(**{limit.key: least}).constraints) == [(limit, least)]
+    if limit.key != "min_memory_margin":
+        with pytest.raises(InputError, match=limit.key):
+            space(**{limit.key: 0})
 
 
 def test_what_is_counted_has_no_slack() -> None:
