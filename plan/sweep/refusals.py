@@ -15,6 +15,7 @@ from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.rows import Row, forecaster_of
 from joulecast.plan.sweep.space import Space
+from joulecast.simulator.plan_file.stages import PP
 
 #: Combinations that are looked at for one reason.
 MOST_LOOKED_AT = 1000
@@ -25,6 +26,7 @@ MOST_NAMED = 8
 def missing_values(space: Space, combinations: Combinations, rows: Sequence[Row]) -> dict[tuple[int, int], str]:
     """Why values that the space states are in no row, by axis and place; clusters without a plan are told elsewhere."""
     held = combinations.index[[row["plan"] for row in rows]]
+    deepest = max(rows, key=lambda row: row.get(PP, 1))["plan"]  # one stage would be what is wrong with several chunks
     found = {}
     for axis, (key, stated) in enumerate(space.axes):
         if stated is None or key in cluster_keys(space):
@@ -38,7 +40,7 @@ def missing_values(space: Space, combinations: Combinations, rows: Sequence[Row]
                 found[axis, place] = f"no plan with {value} fits memory"
             else:
                 found[axis, place] = f"no plan has {value}: {with_remedy(refused, key)}"
-        found |= _never_legal(space, combinations, rows[-1]["plan"], axis)
+        found |= _never_legal(space, combinations, deepest, axis)
     return found
 
 
