@@ -73,7 +73,7 @@ def test_every_value_that_no_plan_has_is_told_with_its_reason(file, capsys):
     large += ("workload.sequence_length=[2048, 524288]", "parallelism.distributed_optimizer=true")
     _, out, _ = run(capsys, file, "--json", *(word for one in large for word in ("--set", one)))
     assert "no plan with workload.sequence_length = 524288 fits memory" in json.loads(out)["notes"]
-    large += tuple(settings[2:5]) + ("workload.precision=['bf16', 'tf32']",)  # the one does not fit, the other is none
+    large += (*settings[2:5], "workload.precision=['bf16', 'tf32']")  # the one does not fit, the other is none
     _, out, _ = run(capsys, file, "--json", *(word for one in large for word in ("--set", one)))
     assert "no plan with workload.sequence_length = 524288 fits memory" in json.loads(out)["notes"]
 
