@@ -264,7 +264,8 @@ def _notes(iterations: Sequence[Iteration]) -> list[str]:
     tokens = iterations[0].tokens
     if any(i.tokens != tokens for i in iterations):
         notes.append(f"time, energy, money and carbon are for {tokens} tokens, the reference's iteration")
-    if len({i.plan.workload.model_name for i in iterations}) > 1:
+    trained = [i.plan.workload for i in iterations]
+    if len({(w.model_name, w.model.layers, w.model.layer_parameters()) for w in trained}) > 1:
         notes.append("the plans train different models: a token is not the same work")
     if any(i.site is None for i in iterations):
         notes.append("no node type is known for some plan: its facility, money and carbon are missing")

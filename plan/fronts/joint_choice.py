@@ -82,7 +82,7 @@ def joint_choice(
     direction
         ``forward`` or ``backward``.
     stage
-        Virtual stage whose number of layers is composed.
+        Virtual stage whose layers are composed, under the power limit of its rank.
 
     Raises
     ------
@@ -142,7 +142,8 @@ class _Search:
         self.ways = simplest_first(ways, self.gpu["collective.default_ctas"])
         self.columns: Int = space.clock_indices(self.gpu.clocks_mhz)
         self.clocks: Float = self.gpu.clocks_mhz[self.columns]
-        self.limit_w = self.gpu.own_limit_w(plan.power.limit_w(stage % plan.pp))
+        on = (rank for rank in range(plan.pp) if stage in plan.stages_of_rank(rank))  # two where there are two copies
+        self.limit_w = min(self.gpu.own_limit_w(plan.power.limit_w(rank)) for rank in on)
         self.held_w = float(settled_power_w(self.limit_w, self.gpu))
 
     def run(self) -> JointChoice:

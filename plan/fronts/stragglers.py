@@ -22,7 +22,7 @@ from joulecast.plan.exact.front import Front, FrontPoint
 from joulecast.plan.exact.problem import FrontProblem, make_problem
 from joulecast.plan.knobs.options import Option
 
-_SLOW_RANK = re.compile(r"(\d+)=([0-9.]+)(MHz)?", re.IGNORECASE)
+_SLOW_RANK = re.compile(r"(\d+)=([0-9.]+) ?(MHz)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from joulecast.plan.exact.site_limits import left_out, nothing_kept, site_limits
 from joulecast.plan.fronts.forecast_front import problem_from_plan, ways_of
 from joulecast.plan.knobs.front_space import FrontSpace
 from joulecast.plan.knobs.overlap_space import Knobs
+from joulecast.plan.knobs.time_limit import ROOM
 from joulecast.plan.limits.power_limits import JobPoint, board_steps_w, check_limits, ends_of
 from joulecast.plan.limits.rank_limits import RankLimitFront, RankLimits, undominated
 from joulecast.simulator.events.guards import reported_with
@@ -82,14 +84,15 @@ def rank_limit_front(
     description = gpu_of(plan)
     footprints(plan, description)  # refuses a plan that does not fit
     grid = _grid(limits_w, space, description)
-    gpus = plan.tp * plan.replicas
-    if budget_w is not None and budget_w < grid[0] * gpus * plan.pp:
+    search = _Search(plan, description, grid, budget_w, space)
+    if not search.affords(grid[:1] * plan.pp):
+        gpus = search.gpus * plan.pp
         raise InputError(
-            f"{budget_w:g} W for {gpus * plan.pp} GPUs",
+            f"{budget_w:g} W for {gpus} GPUs",
             key="--power-budget",
-            remedy=f"The lowest limits take {grid[0] * gpus * plan.pp:g} W together; give more, or lower limits.",
+            remedy=f"The lowest limits take {ceil(grid[0] * gpus)} W together; give more, or lower limits.",
         )
-    return _Search(plan, description, grid, budget_w, space).run()
+    return search.run()
 
 
 def _grid(limits_w: Sequence[float] | None, space: FrontSpace | None, description: GpuDescription) -> tuple[float, ...]:
@@ -125,6 +128,10 @@ class _Search:
         self.tables: dict[tuple[Knobs, float], Prepared] = {}
         self.found: dict[tuple[Knobs, Places], RankLimits] = {}
 
+    def affords(self, limits_w: Sequence[float]) -> bool:
+        """Whether the budget is enough for these limits of the ranks."""
+        return self.gpus * sum(limits_w) <= self.budget_w * ROOM
+
     def run(self) -> RankLimitFront:
         """Search every way of overlap that is worth it, and forecast what is left in full."""
         every = len(self.grid) ** self.plan.pp
@@ -133,7 +140,7 @@ class _Search:
                 self._simulate(knobs, itertools.product(range(len(self.grid)), repeat=self.plan.pp))
             else:
                 self._search(knobs)
-        allowed = [point for point in self.found.values() if self._together_w(point.power_limit_w) <= self.budget_w]
+        allowed = [point for point in self.found.values() if self.affords(point.power_limit_w)]
         allowed, said = _within_site(allowed)
         points = tuple(self._in_full(point) for point in undominated(allowed))
         kept = "" if np.isinf(self.budget_w) else " within the budget"
@@ -222,10 +229,7 @@ class _Search:
                 yield moved
 
     def _fits(self, at: Places) -> bool:
-        return self._together_w([self.grid[place] for place in at]) <= self.budget_w
-
-    def _together_w(self, limits_w: Sequence[float]) -> float:
-        return self.gpus * sum(limits_w)
+        return self.affords([self.grid[place] for place in at])
 
     def _simulate(self, knobs: Knobs, every: Iterable[Places], *, budget: bool = True) -> None:
         """Simulate those that are not known and, where asked, keep to the budget."""

@@ -15,14 +15,18 @@ from joulecast.plan.sweep.journal import Journal
 from joulecast.plan.sweep.legal import Combinations
 from joulecast.plan.sweep.rows import Row, forecaster_of
 from joulecast.plan.sweep.space import Space
+from joulecast.simulator.plan_file.stages import PP
 
 #: Combinations that are looked at for one reason.
 MOST_LOOKED_AT = 1000
+#: Values of a key that divide nothing and are named.
+MOST_NAMED = 8
 
 
 def missing_values(space: Space, combinations: Combinations, rows: Sequence[Row]) -> dict[tuple[int, int], str]:
     """Why values that the space states are in no row, by axis and place; clusters without a plan are told elsewhere."""
     held = combinations.index[[row["plan"] for row in rows]]
+    deepest = max(rows, key=lambda row: row.get(PP, 1))["plan"]  # one stage would be what is wrong with several chunks
     found = {}
     for axis, (key, stated) in enumerate(space.axes):
         if stated is None or key in cluster_keys(space):
@@ -36,7 +40,23 @@ def missing_values(space: Space, combinations: Combinations, rows: Sequence[Row]
                 found[axis, place] = f"no plan with {value} fits memory"
             else:
                 found[axis, place] = f"no plan has {value}: {with_remedy(refused, key)}"
+        found |= _never_legal(space, combinations, deepest, axis)
     return found
+
+
+def _never_legal(space: Space, combinations: Combinations, plan: int, axis: int) -> dict[tuple[int, int], str]:
+    """Why values of an axis are in no combination: what is wrong with a plan that has the first of them instead."""
+    key, values = space.keys[axis], combinations.values[axis]
+    places = np.setdiff1d(np.arange(len(values)), combinations.index[:, axis]).tolist()
+    own = combinations.of(plan)
+    errors = {place: refusal(space, own | {key: values[place]}) for place in places[:MOST_NAMED]}
+    refused = {place: error for place, error in errors.items() if error is not None}  # others repeat a plan
+    if not refused:
+        return {}
+    first = min(refused)
+    shown = " or ".join(json.dumps(values[place]) for place in refused)
+    more = " or others" if len(places) > MOST_NAMED else ""
+    return {(axis, first): f"no plan has {key} = {shown}{more}: {with_remedy(refused[first], key)}"}
 
 
 def first_refusal(

@@ -183,8 +183,9 @@ class Forecaster:
             figures = (time, facility_j, cost.money, cost.carbon_kg, node)
             for i, *of_plan, node_w in zip(own, *(values.tolist() for values in figures), strict=True):
                 found[i] = _beyond_gpus(plans[i], site.currency, *of_plan) | {"node_power_w": node_w}
-                if (nodes := plans[i].site.nodes_per_rack) is not None:
-                    found[i]["rack_power_w"] = node_w * nodes
+                if (nodes := plans[i].site.nodes_per_rack) is not None:  # of which a small job fills some
+                    own_nodes = gpus / min(site.gpus_per_node, plans[i].cluster.gpus_per_node)
+                    found[i]["rack_power_w"] = node_w * min(nodes, own_nodes)
         return found
 
 

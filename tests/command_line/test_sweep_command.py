@@ -73,6 +73,24 @@ def test_every_value_that_no_plan_has_is_told_with_its_reason(file, capsys):
     large += ("workload.sequence_length=[2048, 524288]", "parallelism.distributed_optimizer=true")
     _, out, _ = run(capsys, file, "--json", *(word for one in large for word in ("--set", one)))
     assert "no plan with workload.sequence_length = 524288 fits memory" in json.loads(out)["notes"]
+    large += (*settings[2:5], "workload.precision=['bf16', 'tf32']")  # the one does not fit, the other is none
+    _, out, _ = run(capsys, file, "--json", *(word for one in large for word in ("--set", one)))
+    assert "no plan with workload.sequence_length = 524288 fits memory" in json.loads(out)["notes"]
+
+
+def test_sizes_that_divide_nothing_are_told_in_one_line_for_each_key(file, capsys):
+    """Those that are left out before a plan is built were missing without a word."""
+    sizes = ["parallelism.tensor_model_parallel_size={min = 1, max = 16}", "workload.micro_batch_size=[1, 5]"]
+    sizes += [f"parallelism.{name}_model_parallel_size=[1, 2]" for name in ("pipeline", "virtual_pipeline")]
+    _, out, _ = run(capsys, file, "--json", *(word for one in sizes for word in ("--set", one)))
+    missing = [note for note in json.loads(out)["notes"] if note.startswith("no plan")]
+    assert len(missing) == 3
+    told = (
+        "tensor_model_parallel_size = 3 or 5 or 6 or 7 or 9 or 10 or 11 or 12 or others: cluster.gpus: 8 GPUs cannot",
+        "micro_batch_size = 5: workload.global_batch_size: a global batch of 16 cannot",
+        "virtual_pipeline_model_parallel_size = 2: schedule '1f1b' has one stage per rank",
+    )
+    assert all(any(words in note for note in missing) for words in told)
 
 
 def test_a_bound_on_an_iteration_that_may_be_meant_for_the_run_is_told(file, capsys):

@@ -61,7 +61,7 @@ def test_the_choice_is_that_of_least_cost_at_every_weight():
 
 
 def test_max_power_is_that_of_all_gpus():
-    assert max_power_w(POINTS, gpus=4) == 1200
+    assert (max_power_w(POINTS), max_power_w(POINTS, gpus=4)) == (300, 1200)
 
 
 @pytest.mark.parametrize("eta", [-0.1, 1.1])
@@ -77,12 +77,14 @@ def test_without_points_there_is_no_choice():
 
 def test_epochs_make_time_and_energy_to_accuracy():
     points = (*POINTS[:1], JobPoint(300.0, 5.0, 1500.0, 128), JobPoint(300.0, 4.0, 1400.0, 256))
-    reached, left_out = to_target(points, {64: 10.0, 128: 30.0, 256: math.inf})
-    assert [(p.batch_size, p.time_s, p.energy_j) for p in reached] == [(64, 100.0, 26000.0), (128, 150.0, 45000.0)]
+    reached, left_out = to_target(points, {64: 1.0, 128: 30.0, 256: math.inf})
+    assert [(p.batch_size, p.time_s, p.energy_j) for p in reached] == [(64, 10.0, 2600.0), (128, 150.0, 45000.0)]
     assert left_out == (256,)
     assert choose(reached, 0.0, 300.0).batch_size == 64
     with pytest.raises(InputError, match="without one"):
         to_target((JobPoint(300.0, 1.0, 1.0),), {64: 1.0})
+    with pytest.raises(InputError, match="0 epochs at batch size 128"):
+        to_target(points, {128: 0.0})
 
 
 def test_limits_of_a_plan_are_forecast(examples):
@@ -149,6 +151,10 @@ def test_epochs_of_runs_that_never_reached_the_target(tmp_path):
     path.write_text("batch_size,target_epoch\n8,10\n8,12\n16,nan\n16,9\n32,\n")
     assert read_epochs(path) == {8: (10.0, 12.0), 16: (math.inf, 9.0), 32: (math.inf,)}
     assert mean_epochs(read_epochs(path)) == {8: 11.0, 16: math.inf, 32: math.inf}
+    for column in ("batch_size", "epochs"):
+        path.write_text(f"{column}\n8\n")
+        with pytest.raises(InputError, match="no column batch_size and epochs"):
+            read_epochs(path)
 
 
 def test_traces_of_zeus(data):
@@ -187,6 +193,16 @@ def test_a_stopped_run_moves_the_belief_to_the_truncated_ones_mean_and_variance(
     assert after.mean == pytest.approx(mean, abs=1e-4)
     assert after.sd == pytest.approx(math.sqrt(np.average((log[::100] - mean) ** 2, weights=weight)), abs=1e-4)
     assert (after.stopped, after.runs) == (1, 0)
+
+
+@pytest.mark.parametrize("times", [10.0, 100.0])
+def test_a_run_that_is_stopped_far_above_its_belief_is_taken_to_cost_just_that(times):
+    """Of what the run cost above the belief, the belief moves by its share of the variance."""
+    belief = Belief(math.log(100.0), 0.05)
+    after = BatchSizeSampler({8: belief}).stopped(8, times * 100.0).beliefs[8]
+    share = 0.05**2 / (0.05**2 + 0.1**2)
+    assert after.mean - belief.mean == pytest.approx(share * math.log(times), rel=0.01)
+    assert after.sd == pytest.approx(0.05 * math.sqrt(1.0 - share), rel=0.01)
 
 
 def test_scatter_is_learnt_from_repeated_runs():

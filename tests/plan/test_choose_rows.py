@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joulecast.errors import InputError
 from joulecast.plan.sweep import choose
 from joulecast.plan.sweep.space import Space, space_from_dict
 
@@ -32,6 +33,16 @@ def test_rows_in_closed_form_may_be_off_by_four_per_cent_and_doubtful_ones_by_ei
     kept = choose.is_feasible(rows, space(max_time_s=1.0), choose.slack_of(rows))
     assert kept.tolist() == [True, True, True, True, False, True, False, False]
     assert choose.is_feasible(rows, space(max_time_s=1.0)).tolist() == [True, True] + [False] * 6
+    assert choose.left_out_by_constraint(rows, space(max_time_s=1.0)) == {"max_time_s": 6}
+
+
+@pytest.mark.parametrize("limit", choose.LIMITS, ids=lambda limit: limit.key)
+def test_a_bound_is_any_number_above_zero(limit: choose.Limit) -> None:
+    least = 1 if limit.key == "max_gpus" else 1e-6
+    assert choose.stated_constraints(space(**{limit.key: least}).constraints) == [(limit, least)]
+    if limit.key != "min_memory_margin":
+        with pytest.raises(InputError, match=limit.key):
+            space(**{limit.key: 0})
 
 
 def test_what_is_counted_has_no_slack() -> None:
@@ -70,6 +81,14 @@ def test_the_tightest_constraint_asks_for_the_least_change_relative_to_it() -> N
     assert "the tightest is max_energy_j = 100: the nearest feasible value, all others kept, is 110" in error.message
     (nearest,) = choose.nearest_to_feasible(rows, space(max_time_s=1.0, max_energy_j=100.0), 1)
     assert nearest is rows[1]
+
+
+def test_what_is_just_met_asks_for_no_change() -> None:
+    """The plan of 8 GPUs keeps to its bound: time alone is to be loosened, which one of 9 GPUs is nearer to."""
+    asked = space(max_time_s=1.0, max_gpus=8)
+    rows = [row(1.2, gpus=8), row(1.15, gpus=9), row(0.9, gpus=16)]
+    assert choose.nearest_bounds(rows, asked) == {"max_time_s": 1.2}
+    assert choose.nearest_to_feasible(rows, asked, 1) == rows[:1]
 
 
 def test_where_no_single_constraint_suffices_the_plan_nearest_to_all_is_told() -> None:

@@ -369,6 +369,12 @@ def test_a_missing_node_type_is_noted() -> None:
     assert "no node type" in found.notes[0]
 
 
+def test_models_of_other_sizes_under_one_name_are_noted() -> None:
+    two, four = (jc.predict(SMALL, [f"workload.layers={layers}"]) for layers in (2, 4))
+    assert any("different models" in note for note in compare([two, four], ["a", "b"]).notes)
+    assert not any("different models" in note for note in compare([two, two], ["a", "b"]).notes)
+
+
 def test_other_currencies_are_noted() -> None:
     own = ["site.currency=EUR", "site.electricity_price_per_kwh=0.2", "site.hardware_price_per_gpu=25000"]
     found = compare([jc.predict(SMALL), jc.predict(SMALL, own)], ["a", "b"])

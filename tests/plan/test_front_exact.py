@@ -12,7 +12,8 @@ from joulecast.plan.exact.dag import dag_of_schedule, make_dag
 from joulecast.plan.exact.exact_front import exact_front
 from joulecast.plan.exact.parametric_flow import time_cost_curve
 from joulecast.plan.exact.problem import make_problem
-from joulecast.plan.knobs.options import Option, quanta
+from joulecast.plan.exact.rounding import deadlines_s, spans_s
+from joulecast.plan.knobs.options import TIME_QUANTUM_S, Option, quanta
 from joulecast.simulator.schedules import Instruction, build_schedule
 
 
@@ -136,6 +137,21 @@ def test_spans_are_feasible_and_cost_what_the_curve_says(problem):
         assert (span >= time[0]).all()
         total += np.interp(span, time, cost)
     assert total == pytest.approx(curve.cost_j, rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problems(), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5))
+def test_spans_between_breakpoints_are_feasible_too(problem, shares):
+    """Plans are rounded from them: a wrong mean makes worse plans, which nothing else would tell."""
+    curve, dag = curve_of(problem), problem.dag
+    times = curve.time[-1] + np.array(shares) * (curve.time[0] - curve.time[-1])
+    place = np.argsort(dag.order)
+    end, span = (of(problem, curve, times)[:, place] / TIME_QUANTUM_S for of in (deadlines_s, spans_s))
+    begin = end - span
+    assert (begin >= -1e-6).all()
+    assert (end <= times[:, None] + 1e-6).all()
+    assert (span >= [problem.sets[k].quanta[0] - 1e-6 for k in problem.kind]).all()
+    assert (begin[:, dag.target] >= end[:, dag.source] + quanta(dag.latency_s) - 1e-6).all()
 
 
 def profile_problem(path, schedule, stages, microbatches, wait_w, transfer_s=0.0, virtual=1):

@@ -196,6 +196,21 @@ def test_schedules_without_virtual_stages(tmp_path, schedule):
     assert (HALVES in problem.notes) == (schedule == "zb-h1")
 
 
+@pytest.mark.parametrize(
+    ("schedule", "parts"), [("1f1b", set()), ("zb-h1", {(0.05, 20.0)}), ("dualpipe", {(0.05, 20.0), (0.15, 60.0)})]
+)
+def test_what_was_not_measured_is_half_a_backward_or_a_sum(tmp_path, schedule, parts):
+    """A forward of 0.05 s and 20 J, a backward of twice that: whole, in halves, and both in one instruction."""
+    path = write(tmp_path, rows())
+    problem = problem_from_profile(path, schedule=schedule, microbatches=4, wait_power_w=0.0)
+    fastest = {(round(s.options[0].time_s, 9), round(s.options[0].energy_j, 9)) for s in problem.sets}
+    assert fastest >= {(0.05, 20.0), *parts}
+    assert fastest <= {(0.05, 20.0), (0.1, 40.0), *parts}
+    with pytest.raises(InputError, match="the graph has 2 stages, the profile 1"):
+        problem_from_profile(path, problem.dag, stages=[0], wait_power_w=0.0)
+    assert problem_from_profile(path, problem.dag, wait_power_w=0.0).kind.tolist() == problem.kind.tolist()
+
+
 def test_measured_halves_of_the_backward_are_used(tmp_path):
     path = write(tmp_path, rows(2, ("forward", "backward_input", "backward_weight")))
     problem = problem_from_profile(path, schedule="zb-h1", microbatches=2, wait_power_w=80.0)

@@ -8,11 +8,13 @@ import pytest
 
 import joulecast as jc
 from joulecast.errors import InputError
+from joulecast.plan.exact.site_limits import nothing_kept
 from joulecast.plan.fronts.forecast_front import forecast_front
 from joulecast.plan.fronts.joint_choice import joint_choice
 from joulecast.plan.fronts.stragglers import SlowRank, throttled
 from joulecast.plan.knobs.front_space import FrontSpace
 from joulecast.plan.limits.rank_limits_search import rank_limit_front
+from joulecast.simulator.iteration.site_peaks import LimitCheck
 from joulecast.simulator.plan_file.plan import load_plan
 
 BLOCKS = FrontSpace(comm_ctas=(16,))
@@ -60,6 +62,17 @@ def test_a_limit_that_no_plan_keeps_names_the_nearest(load):
         front_of(load("site.power_limit_w=2000"))
     nearest = int(caught.value.remedy.split("a peak of ")[1].split(" W")[0])
     assert front_of(load(f"site.power_limit_w={nearest}")).points
+
+
+def test_the_worst_limit_of_the_plan_that_comes_nearest_is_named():
+    """Plans exceed a limit by half, by 20 and 25 %, and by 30 %."""
+    checks = [
+        (LimitCheck("site.node_power_limit_w", 1000.0, node_w), LimitCheck("site.power_limit_w", 4000.0, job_w))
+        for node_w, job_w in ((1500.0, 4100.0), (1200.0, 4999.5), (1300.0, 3000.0))
+    ]
+    error = nothing_kept(checks, "Lower it")
+    assert error.message == "no plan keeps site.power_limit_w = 4000 W"
+    assert error.remedy == "The nearest has a peak of 5000 W there. Lower it, or raise it."
 
 
 def test_a_slow_rank_keeps_the_limit_too(load):

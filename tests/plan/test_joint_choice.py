@@ -189,6 +189,27 @@ def test_what_the_board_would_not_hold_is_marked(found):
     assert low.held and not top.held
 
 
+def test_a_folded_stage_is_held_by_the_limit_of_its_rank():
+    """Rank 0 of a folded pipeline of two has the first and the last stage."""
+    plan = plan_from_dict(
+        {
+            "workload": {
+                "model": "llama-3.2-1b", "layers": 4, "sequence_length": 4096, "micro_batch_size": 4,
+                "global_batch_size": 16,
+            },
+            "cluster": {"gpu": "h200-sxm", "gpus": 2},
+            "parallelism": {"pipeline_model_parallel_size": 2},
+            "schedule": {"name": "zb-v"},
+            "power": {"power_limit_w": [200, 700]},
+        }
+    )  # fmt: skip
+    space = FrontSpace(clocks_mhz=(600.0, 1200.0, 1800.0))
+    held = [[at.time_best.held for at in joint_choice(plan, space=space, stage=n).parts["stage"]] for n in range(4)]
+    assert held[0] == held[3]
+    assert held[1] == held[2]
+    assert sum(held[0]) < sum(held[1])
+
+
 def test_backward_and_a_plan_without_communication():
     alone = jc.choose(PLAN, ["parallelism.tensor_model_parallel_size=1", "power.clock_mhz=1500"], direction="backward")
     assert all(len(at.points) == 1 for at in alone.parts["stage"]), "there is nothing to choose"

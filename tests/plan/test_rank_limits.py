@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tomllib
 from dataclasses import replace
 
 import command
@@ -45,8 +46,6 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan():
-    import tomllib
-
     return plan_from_dict(tomllib.loads(PLAN))
 
 
@@ -131,6 +130,16 @@ def test_a_budget_is_kept_and_used_well(exact, plan):
         search.rank_limit_front(plan, (100.0, 700.0))
 
 
+@pytest.mark.parametrize(("stages", "limit_w", "budget_w"), [(3, 200.3, 600.9), (6, 200.2, 3603.6)])
+def test_a_budget_of_just_the_lowest_limits_is_enough(stages, limit_w, budget_w):
+    """Floating-point numbers add up to a little more."""
+    tables = {**tomllib.loads(PLAN), "parallelism": {"pipeline_model_parallel_size": stages}}
+    tables["workload"] |= {"layers": stages, "global_batch_size": 6}
+    tables["cluster"] |= {"gpus": round(budget_w / limit_w)}
+    found = search.rank_limit_front(plan_from_dict(tables), (limit_w, 700.0), budget_w=budget_w)
+    assert [point.power_limit_w for point in found.points] == [(limit_w,) * stages]
+
+
 def test_overlap_is_chosen_beside_the_limits(plan, tmp_path):
     file = tmp_path / "space.toml"
     file.write_text("[power]\npower_limit_w = [300, 600]\n[overlap]\ncomm_ctas = [1, 16]\n")
@@ -180,7 +189,10 @@ def test_a_weight_counts_what_all_boards_could_draw():
     assert front.best(0.48) is fast
     assert front.best(0.485) is slow
     assert front.together_w(fast) == 2200.0
-    assert front.rows()[0]["iteration_power_w"] == 3000.0
+    assert [front.rows()[i]["iteration_power_w"] for i in (0, -1)] == [3000.0, 2700.0 / 1.1]
+    assert front.at(1.0) is front.at(1.09) is fast
+    assert front.at(1.1) is slow
+    assert (front.within(1.09).points, front.within(1.1).points) == ((fast,), (fast, slow))
 
 
 def test_limits_to_choose_from_are_steps_of_the_boards_range():

@@ -139,7 +139,7 @@ def test_ranks_that_cannot_be_slow(front, slow, words):
 
 def test_how_a_slow_rank_is_written():
     assert parse_slow_rank("2=1.2") == SlowRank(2, factor=1.2)
-    assert parse_slow_rank(" 0=1100mhz") == SlowRank(0, max_clock_mhz=1100.0)
+    assert parse_slow_rank(" 0=1100mhz") == parse_slow_rank("0=1100 MHz") == SlowRank(0, max_clock_mhz=1100.0)
     for text in ("2", "a=1.2", "2=", "2=1.2.3", "2=0", "-1=2"):
         with pytest.raises(InputError, match="slow-rank"):
             parse_slow_rank(text)

@@ -15,7 +15,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.sweep.choose import best, is_undominated, to_simulate
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
-from joulecast.plan.sweep.rows import fullest_of
+from joulecast.plan.sweep.rows import Forecaster, fullest_of
 from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.iteration.forecast import forecast
@@ -63,6 +63,21 @@ def test_the_best_plans_are_simulated_exactly_as_predict_does(tables):
     quick = {row["plan"]: row for row in jc.sweep(tables(**SPLITS)).rows}
     for row in found.best:
         assert quick[row["plan"]]["money"] == pytest.approx(row["money"], rel=0.03)
+
+
+def test_a_simulated_row_has_the_columns_of_closed_form_and_nearly_their_figures(tables):
+    """Of jobs that fill a part of their rack, and that fill several."""
+    sizes = {PP: [2], "cluster__gpus": [4, 8, 16, 48], "workload__global_batch_size": 192}
+    space = space_from_dict(tables(**sizes, workload__training_tokens=1e12, site__nodes_per_rack=2))
+    known = Forecaster(space)
+    rows = [row for row in known.forecast(range(4)) if isinstance(row, dict)]
+    assert len(rows) == 4
+    for row in rows:
+        simulated = known.simulate(row["plan"])
+        figures = {key: value for key, value in row.items() if isinstance(value, float)}
+        for level in ("node", "rack"):  # a simulation knows the peaks
+            assert 1.0 <= simulated[f"peak_{level}_power_w"] / figures.pop(f"{level}_power_w") < 2.0
+        assert {key: simulated[key] for key in figures} == pytest.approx(figures, rel=0.03)
 
 
 def test_plans_in_doubt_are_named_and_simulated_where_they_may_be_the_best(tables, small):
@@ -250,11 +265,12 @@ def test_amounts_in_several_currencies_are_not_held_against_each_other(tables, g
 
 
 def test_rack_and_site_power(tables):
-    open_ = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4)).best[0]
-    assert open_["rack_power_w"] == pytest.approx(4 * open_["node_power_w"])
-    assert open_["node_power_w"] < open_["facility_power_w"]
+    racks = {"site__nodes_per_rack": 2, "cluster__gpus": 32, "workload__global_batch_size": 64}
+    open_ = jc.sweep(tables(**SPLITS, **racks)).best[0]
+    assert open_["rack_power_w"] == pytest.approx(2 * open_["node_power_w"])
+    assert open_["rack_power_w"] < open_["facility_power_w"]
     limit = 0.97 * open_["rack_power_w"]
-    found = jc.sweep(tables(**SPLITS, site__nodes_per_rack=4, constraints__max_rack_power_w=limit))
+    found = jc.sweep(tables(**SPLITS, **racks, constraints__max_rack_power_w=limit))
     assert all(row["rack_power_w"] <= limit for row in found.best)
     with pytest.raises(InputError, match=r"needs site.nodes_per_rack"):
         jc.sweep(tables(**SPLITS, constraints__max_rack_power_w=limit))

@@ -3,7 +3,7 @@
 import pytest
 
 import joulecast as jc
-from joulecast.plan.sweep.clusters import MOST_CLUSTERS, cluster_keys
+from joulecast.plan.sweep.clusters import MOST_CLUSTERS, cluster_keys, simulate_each
 from joulecast.plan.sweep.space import space_from_dict
 
 MICRO = "workload__micro_batch_size"
@@ -50,6 +50,22 @@ def test_a_cluster_that_keeps_to_no_constraint_is_named(found, tables):
         held.to_dict()["notes"]
     )
     assert all(row["peak_job_power_w"] <= limit for row in held.of_each_cluster)
+
+
+def test_of_each_cluster_the_next_best_is_simulated_where_the_best_takes_longer_than_is_allowed(tables):
+    space = space_from_dict(tables(cluster__gpus=[4, 8], constraints__max_time_s=1.0))
+    rows = [
+        {"plan": n, "cluster.gpus": gpus, "time_s": time_s, "tokens": 1, "doubt": ""}
+        for n, (gpus, time_s) in enumerate([(4, 0.98), (4, 0.985), (4, 0.99), (8, 0.5)])
+    ]
+    simulated = {**dict(enumerate(rows)), 0: rows[0] | {"time_s": 1.01}}
+    asked = []
+
+    def run(plans):
+        asked.extend(sorted(plans))
+        return {plan: simulated[plan] for plan in plans}
+
+    assert [row["plan"] for row in simulate_each(rows, [], space, run)] == asked == [0, 3, 1]
 
 
 def test_one_cluster_has_no_table_and_very_many_are_told_by_the_gpu_alone(tables):

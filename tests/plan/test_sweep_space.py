@@ -15,6 +15,7 @@ from joulecast.plan.sweep.values import NUMBERS, WORDS, table_values
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.schema import TABLES
 from joulecast.simulator.plan_file.source import Source
+from joulecast.simulator.schedules import schedule_names
 
 TP, PP = "parallelism__tensor_model_parallel_size", "parallelism__pipeline_model_parallel_size"
 VP, MICRO = "parallelism__virtual_pipeline_model_parallel_size", "workload__micro_batch_size"
@@ -64,6 +65,10 @@ def once(found):
             "parallelism__account_for_loss_in_pipeline_split": [True, False],
             "schedule__name": ["1f1b", "interleaved-1f1b"],
         },
+        {PP: [1, 2, 3, 4], MICRO: [1, 2, 3], "cluster__gpus": [12], "schedule__name": list(schedule_names())}
+        | {"workload__layers": [12, 16], "workload__global_batch_size": [36, 48]},
+        {PP: [1, 2, 3, 4], VP: [2], "cluster__gpus": [12], "schedule__name": ["zb-v", "dualpipe-v", "interleaved-1f1b"]}
+        | {"workload__layers": [12, 16], "workload__global_batch_size": [36, 48]},
         {PP: [1, 2], "parallelism__fsdp": [True, False], "parallelism__distributed_optimizer": [True, False]},
         {
             MICRO: [1, 2],
