@@ -22,6 +22,7 @@ from joulecast.plan.comparison.compare import Comparison, compare, differing_key
 from joulecast.plan.comparison.ledgers import difference_of, time_by_part_s
 from joulecast.plan.comparison.reasons import reasons
 from joulecast.reports.pages.compare import figures
+from joulecast.simulator.iteration.nearest_fit import forecast_or_nearest
 from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
 SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"
@@ -475,7 +476,7 @@ def test_a_plan_that_does_not_fit_is_answered_with_the_nearest_that_does(tmp_pat
         '[cluster]\ngpu = "a100-sxm-40gb"\ngpus = 4\n'
     )
     with pytest.raises(DoesNotFitError) as alone:
-        jc.predict(large)
+        forecast_or_nearest(lambda more: load_plan(large, more))
     with pytest.raises(DoesNotFitError) as beside:
         jc.compare([SMALL, large])
     assert "The nearest plan that fits: --set parallelism.fsdp=true, which takes" in str(alone.value)
