@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 def gpu(name_or_path: str | Path) -> Gpu:
     """A GPU by its name in the catalogue, or from a description file.
 
+    Parameters
+    ----------
+    name_or_path
+        A name that ``joulecast gpus`` lists, or the path of a TOML file.
+
     Raises
     ------
     UnknownNameError
@@ -65,14 +70,8 @@ def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str
 
 
 @arguments_for_options(
-    {
-        "--gpu": "gpu",
-        "--gpus": "gpus",
-        "--model": "model",
-        "--power-limit": "power_limit_w",
-        "--pass-over": "pass_over",
-        "--set": "overrides",
-    }
+    {"--gpu": "gpu", "--gpus": "gpus", "--model": "model", "--power-limit": "power_limit_w"}
+    | {"--pass-over": "pass_over", "--set": "overrides"}
 )
 def convert(
     job: str | Path | Sequence[str],

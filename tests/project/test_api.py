@@ -1,7 +1,9 @@
 """The public functions for programs."""
 
+import inspect
 import json
 import math
+import re
 import tomllib
 
 import numpy as np
@@ -338,3 +340,14 @@ def test_a_plan_that_does_not_fit_is_answered_without_options(examples):
             examples / "llama-3.1-8b-4xh200.toml", ["workload.micro_batch_size=64", "workload.global_batch_size=512"]
         )
     assert "--" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", [n for n in jc.__all__ if callable(getattr(jc, n)) and not n.endswith("Error")])
+def test_every_argument_is_explained(name):
+    """Attention and gpu said nothing of theirs."""
+    function = getattr(jc, name)
+    text = inspect.getdoc(function)
+    assert text is not None
+    parameters = text.partition("\n----------\n")[2].partition("\nRaises")[0]
+    unsaid = [one for one in inspect.signature(function).parameters if not re.search(rf"\b{one}\b", parameters)]
+    assert set(unsaid) <= {"name"}  # of a kernel: what it is called
