@@ -49,7 +49,14 @@ class Tile:
 class RowTile:
     """Schedule of a row-wise or element-wise kernel: each thread block works on ``rows × columns`` values at a time.
 
-    ``columns`` = 0 takes whole rows. ``staged`` puts the values into shared memory instead of registers.
+    Parameters
+    ----------
+    rows, columns
+        Values of a block; 0 columns are whole rows.
+    warps
+        Of a thread block.
+    staged
+        Whether the values are put into shared memory instead of registers.
     """
 
     rows: int = 1
@@ -153,17 +160,36 @@ def products_width(mean: Number, values: Number, *, backward: bool) -> Number:
 class Attention(HashedOnce):
     """Fused softmax(Q·Kᵀ)·V or its gradient.
 
-    ``backend`` is ``flash-attention-1``, ``-2``, ``-3``, ``flash-attn-2``, ``cudnn``, ``flex`` or
-    ``memory-efficient``; ``direction`` is ``forward`` or ``backward``. The backward includes the backend's small helper
-    kernels (dot of dO and O, conversion of dQ, reduction over groups). ``kv_sequence`` keys, where they are not as many
-    as the queries (0), end where the queries end: a causal mask hides only the keys behind each query.
-    With a ``window`` a query sees so many keys, the one at its own position the last of them.
-    With a ``tile`` it is a kernel of that tile, whatever the backend. ``each_score`` says what happens to every score
-    beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the addition of a mask that is read
-    from memory. ``deterministic`` backwards of FlashAttention's package do not add in the order of their blocks' ends;
-    the number says how many of them run side by side. ``value_dim`` is the width of a value where it is not that of a
-    key (latent attention); ``head_dim`` is then their mean. Of ``documents`` each position sees those before it in its
-    own; ``None``: a sequence is one.
+    Parameters
+    ----------
+    batch, heads, kv_heads, sequence, head_dim
+        Sequences, heads of queries and of keys, queries of a sequence, values of a head.
+    causal
+        Whether a query sees only keys up to its own position.
+    backend
+        ``flash-attention-1``, ``-2``, ``-3``, ``flash-attn-2``, ``cudnn``, ``flex`` or ``memory-efficient``.
+    direction
+        ``forward`` or ``backward``, which includes the backend's small helper kernels (dot of dO and O, conversion of
+        dQ, reduction over groups).
+    dtype
+        Type of queries, keys and values.
+    kv_sequence
+        Keys, where they are not as many as the queries (0): they end where the queries end, and a causal mask hides
+        only those behind each query.
+    tile
+        Tiling of a kernel that is then of no backend.
+    each_score
+        What happens to every score beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the
+        addition of a mask that is read from memory.
+    window
+        Keys that a query sees, the one at its own position the last of them; 0 for all.
+    deterministic
+        How many deterministic backwards of FlashAttention's package run side by side, which do not add in the order of
+        their blocks' ends; 0: it is none.
+    value_dim
+        Width of a value where it is not that of a key (latent attention); ``head_dim`` is then their mean.
+    documents
+        Of these each position sees those before it in its own; ``None``: a sequence is one.
     """
 
     batch: int
@@ -219,6 +245,8 @@ class Streaming(HashedOnce):
         Bytes that reach beyond the SM, each input and output once.
     elements
         Elements processed (vector work).
+    dtype, data
+        Type of the elements, and their values as :class:`Gemm` has them.
     footprint_bytes
         Data touched between two uses of the same bytes: below the L2 size they stay in L2. ``None`` takes the kernel's
         own bytes, as when one kernel is run back to back; use ``inf`` inside a long sequence of other kernels.
@@ -289,7 +317,7 @@ class Streaming(HashedOnce):
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class Collective(HashedOnce):
-    """A communication among ``gpus`` GPUs.
+    """A communication among GPUs.
 
     Parameters
     ----------
@@ -298,6 +326,8 @@ class Collective(HashedOnce):
         the next and receives from the one before; ``rings_step``: in as many rings as a domain has members.
     bytes
         The full buffer: for all-gather the gathered one, for reduce-scatter the input, for all-to-all what one GPU has.
+    gpus, dtype
+        GPUs that take part, and the type of what they send.
     ctas, threads
         Thread blocks that the kernel is held to, and their size; ``None`` is the library's own choice.
     fabric
@@ -327,12 +357,14 @@ class Collective(HashedOnce):
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class Scan(HashedOnce):
-    """One kernel of a state-space mixer (Mamba-2), or of linear attention (Gated DeltaNet), for ``batch`` sequences.
+    """One kernel of a state-space mixer (Mamba-2), or of linear attention (Gated DeltaNet).
 
     Parameters
     ----------
     kernel
         Which: a name of :data:`joulecast.model.kernels.scan.KERNELS`.
+    batch, sequence, dtype
+        Sequences, tokens of each, and the type of its values.
     heads, head_dim, groups, state, chunk
         Of the mixer, as :class:`joulecast.model.architecture.state_space.StateSpace` has them; of linear attention
         heads of values and the width of each, heads of queries and keys, the width of each, and 64.

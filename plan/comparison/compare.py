@@ -18,7 +18,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
 from joulecast.plan.comparison.plan_keys import as_written, joined
 from joulecast.plan.comparison.reasons import reasons
-from joulecast.plan.comparison.unsaid import UNSAID
+from joulecast.plan.comparison.unsaid import OF_MODEL, UNSAID
 from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.simulator.plan_file.replicas import SHARD_SIZE
 
@@ -50,6 +50,8 @@ DERIVED = {
         "parallelism.pipeline_model_parallel_size",
         "parallelism.virtual_pipeline_model_parallel_size",
     ),
+    "cluster.links.rails": ("cluster.links.nics_per_domain",),
+    **dict.fromkeys(OF_MODEL, ("workload.model_name",)),
 }
 
 

@@ -16,8 +16,9 @@ Values = tuple[Any, ...]
 
 
 def joined(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """A checked plan's keys, with one in place of several that one key of the file decides."""
+    """A checked plan's keys, one in place of several that one key of the file decides, and none that others make."""
     own = dict(flat)
+    del own["parallelism.data_parallel_size"]
     if own.pop("implementation.native_loss"):
         own["implementation.fused_loss"] = "native"
     if own["workload.precision"] == "fp4":  # of which there is one recipe

@@ -16,10 +16,14 @@ from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.stages import PP, TP
 
 CP, PER_NODE = "parallelism.context_parallel_size", "cluster.gpus_per_node"
+#: What counts as a block where blocks are split evenly.
+COUNTED = (
+    "parallelism.account_for_embedding_in_pipeline_split",
+    "parallelism.account_for_loss_in_pipeline_split",
+)
 #: Keys about what several GPUs share or exchange, and the number of these GPUs: with one they do nothing.
 OF_SEVERAL = {
-    "parallelism.account_for_embedding_in_pipeline_split": PP,
-    "parallelism.account_for_loss_in_pipeline_split": PP,
+    **dict.fromkeys(COUNTED, PP),
     "parallelism.sequence_parallel": TP,
     "implementation.shard_head": TP,
     "implementation.muon_tp_mode": TP,
@@ -29,7 +33,7 @@ OF_SEVERAL = {
 
 def repeats(fixed: Mapping[str, Any], space: Space, model: ModelConfig) -> bool:
     """Whether another setting differs in nothing but values of keys that plans of both do without."""
-    spare = _spare(fixed, space)
+    spare = spare_keys(fixed, space)
     if any(key in spare for key in unused_keys(fixed.get(RECOMPUTE, ""), space.keys)) or _fills_the_same(fixed, space):
         return True
     if not any(f.key in spare and is_switched(f, space.keys) for f in FEATURES):
@@ -38,12 +42,7 @@ def repeats(fixed: Mapping[str, Any], space: Space, model: ModelConfig) -> bool:
     return any(feature.key in spare for feature in switched_off(parsed, model, space.keys))
 
 
-def repeats_alone(fixed: Mapping[str, Any], space: Space) -> set[str]:
-    """Sizes of which one GPU makes a setting's plan that of another, which differs in values of :data:`OF_SEVERAL`."""
-    return {OF_SEVERAL[key] for key in _spare(fixed, space) if key in OF_SEVERAL}
-
-
-def _spare(fixed: Mapping[str, Any], space: Space) -> list[str]:
+def spare_keys(fixed: Mapping[str, Any], space: Space) -> list[str]:
     """Keys with another value than stands for all of them where plans do without: their default, else the first."""
     offered = {key: values for key, values in space.axes if values is not None}
     kept = {key: _default(key) if _default(key) in offered[key] else offered[key][0] for key in fixed if key in offered}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
-from joulecast.plan.sweep.idle import CP, Unused, repeats, repeats_alone
+from joulecast.plan.sweep.idle import COUNTED, CP, OF_SEVERAL, Unused, repeats, spare_keys
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import SCHEDULE, Space
 from joulecast.plan.sweep.values import MICRO_BATCH
@@ -32,11 +32,6 @@ Int = NDArray[np.int64]
 SPLITS = (TP, PP, VP, MICRO_BATCH, SCHEDULE)
 #: Schedules that run the micro-batches of one stage in the same order.
 ALIKE_ON_ONE_STAGE = ("none", "1f1b", "interleaved-1f1b")
-#: What counts as a block where blocks are split evenly.
-_COUNTED = (
-    "parallelism.account_for_embedding_in_pipeline_split",
-    "parallelism.account_for_loss_in_pipeline_split",
-)
 #: Most settings of the keys that do not split the model.
 MOST_SETTINGS = 100_000
 #: Most GPUs of one domain of fast links in the catalogue.
@@ -104,7 +99,7 @@ def combinations(space: Space, plans: Plans) -> Combinations:
         refusals.take(fixed)
         if sizes not in splits:
             splits[sizes] = _splits(sizes, choices)
-        split = _without_repeats(splits[sizes], sizes, choices, repeats_alone(fixed, space))
+        split = _without_repeats(splits[sizes], sizes, choices, spare_keys(fixed, space))
         rows = np.empty((len(split), len(values)), dtype=np.int64)
         rows[:, others] = chosen
         rows[:, [space.keys.index(key) for key in given]] = split[:, [SPLITS.index(key) for key in given]]
@@ -175,7 +170,7 @@ def _all(key: str, space: Space, plans: Plans) -> tuple[int, ...]:
         if most > MOST_PER_NODE:  # no more ranks than heads
             most = min(most, max(MOST_PER_NODE, *(model.heads for model in _models(space, plans))))
     else:  # embedding and head may count as blocks
-        most = max(model.layers for model in _models(space, plans)) + len(_COUNTED)
+        most = max(model.layers for model in _models(space, plans)) + len(COUNTED)
     return tuple(range(1, 1 + most))
 
 
@@ -224,7 +219,7 @@ def _sizes(frame: PlanFrame, space: Space, fixed: Mapping[str, Any]) -> _Sizes:
         gpus=frame.cluster.gpus,
         per_node=frame.cluster.gpus_per_node,
         batch=of("workload.global_batch_size"),
-        blocks=frame.model.layers + sum(bool(of(key)) for key in _COUNTED),
+        blocks=frame.model.layers + sum(bool(of(key)) for key in COUNTED),
         heads=frame.model.split_heads,
         within_node=dict(space.axes).get(TP, ()) is None,
         context=of(CP),
@@ -253,11 +248,20 @@ def _once(places: Int, offered: Mapping[str, NDArray[Any]]) -> Int:
     return np.asarray(places[~repeats])
 
 
-def _without_repeats(places: Int, sizes: _Sizes, choices: Mapping[str, Sequence[Any]], alone: Collection[str]) -> Int:
-    """Places without those that repeat another setting's plans: sizes that would tell these apart are one."""
+def _without_repeats(places: Int, sizes: _Sizes, choices: Mapping[str, Sequence[Any]], spare: Collection[str]) -> Int:
+    """Places without those that repeat the plans of settings with other values of these keys, which do nothing there.
+
+    What several GPUs share does nothing where there is one; and of two stages embedding and head, both counted as
+    blocks, take a layer each.
+    """
+    alone = {OF_SEVERAL[key] for key in spare if key in OF_SEVERAL}
+    chosen = {key: np.array(choices[key])[places[:, i]] for i, key in enumerate(SPLITS)}
+    folded = np.isin([schedule_alias(name) for name in choices[SCHEDULE]], FOLDED)[places[:, SPLITS.index(SCHEDULE)]]
     keep = np.full(len(places), CP not in alone or sizes.context > 1)
-    for key in set(alone) & set(SPLITS):
-        keep &= np.array(choices[key])[places[:, SPLITS.index(key)]] > 1
+    for key in alone & set(SPLITS):
+        keep &= chosen[key] > 1
+    if set(COUNTED) <= set(spare):
+        keep &= (chosen[PP] != 2) | (chosen[VP] > 1) | folded
     return np.asarray(places[keep])
 
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from joulecast.errors import InputError
+from joulecast.threads import use_one_thread
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class Workers:
         from concurrent.futures import ProcessPoolExecutor
 
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.processes, mp_context=context, initializer=_end_with_parent)
+        return ProcessPoolExecutor(self.processes, mp_context=context, initializer=_begin)
 
     @contextmanager
     def _dask_executor(self, address: str) -> Iterator[Executor]:
@@ -152,6 +153,12 @@ def _submitted(executor: Executor, work: Callable[..., T], arguments: tuple[Any,
         if error.errno is not None:  # the system's own: no process, file or memory is left
             raise
         raise BrokenExecutor("a worker ended while another was started") from error
+
+
+def _begin() -> None:
+    """Compute on one core, as each of many processes that share a machine should, and end with the parent."""
+    use_one_thread()
+    _end_with_parent()
 
 
 def _end_with_parent() -> None:

@@ -31,7 +31,7 @@ def forecast_or_nearest(load: Callable[[Sequence[str]], Plan], *, alone: bool = 
     load
         Reads the plan, with settings ``table.key=value`` that win over its own.
     alone
-        Whether no other plan is asked about, which settings beside the command would change too.
+        Whether a command has this plan alone: its settings would change other plans too, and functions have none.
 
     Raises
     ------

@@ -203,12 +203,12 @@ class Iteration:
 
         return kernel_timeline(self.plan, self.description)
 
+    @arguments_for_options({"--trace": "path", "--trace-format": "form"})
     def write_trace(self, path: str | os.PathLike[str], form: str = "perfetto") -> Path:
         """Write kernels, power, clocks and memory for https://ui.perfetto.dev, or a folder for analysis (``hta``)."""
         from joulecast.simulator.traces.iteration_trace import write_iteration_trace
 
-        with arguments_for_options({"--trace": "path", "--trace-format": "form"}):
-            return write_iteration_trace(path, self.plan, self.description, form)
+        return write_iteration_trace(path, self.plan, self.description, form)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""

@@ -98,9 +98,15 @@ def _without_fsdp(key: str, problem: str) -> Feature:
     return Feature(key, "parallelism.fsdp", lambda p, _: p.parallelism.fsdp, problem, "Set parallelism.fsdp = false")
 
 
-def _of_experts(key: str, problem: str) -> Feature:
+def _of_experts(key: str, problem: str, *, later: bool = False) -> Feature:
     problem = f"the model has no experts {problem}"
-    return Feature(key, "workload.model", lambda _, m: m.experts is None, problem, "Choose a model with experts")
+    return Feature(key, "workload.model", lambda _, m: m.experts is None, problem, "Choose a model with experts", later)
+
+
+def _of_framework(key: str, framework: str, problem: str) -> Feature:
+    switch = "implementation.framework"
+    remedy = f'Set {switch} = "{framework}"'
+    return Feature(key, switch, lambda p, _: p.implementation.framework != framework, problem, remedy, later=True)
 
 
 def _of_muon(key: str) -> Feature:
@@ -120,6 +126,8 @@ def _of_failures(key: str) -> Feature:
 
 
 FEATURES = (
+    _of_framework("implementation.generation", "megatron", "these are generations of Megatron"),
+    _of_framework("implementation.modules", "pytorch-eager", "these modules run in pytorch-eager"),
     *(_of_objective(*of) for of in _OF_OBJECTIVES),
     Feature(
         "workload.completion_tokens",
@@ -173,6 +181,10 @@ FEATURES = (
         "Set overlap.nanobatches to 2 or more",
         later=True,
     ),
+    _of_experts("workload.moe_load_imbalance", "to be loaded", later=True),
+    _of_experts("workload.moe_expert_capacity_factor", "to be filled", later=True),
+    _of_experts("parallelism.expert_model_parallel_size", "to split", later=True),
+    _of_experts("parallelism.expert_tensor_parallel_size", "to split", later=True),
     _of_experts("implementation.moe_token_dispatcher_type", "to send tokens to"),
     Feature(
         "implementation.moe_flex_dispatcher_backend",

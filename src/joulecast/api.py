@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecast.errors import DoesNotFitError, InputError, arguments_for_options
+
 if TYPE_CHECKING:
     from joulecast.calibrate.meter.local_gpus import Card
     from joulecast.calibrate.meter.loop import Meter
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 def gpu(name_or_path: str | Path) -> Gpu:
     """A GPU by its name in the catalogue, or from a description file.
 
+    Parameters
+    ----------
+    name_or_path
+        A name that ``joulecast gpus`` lists, or the path of a TOML file.
+
     Raises
     ------
     UnknownNameError
@@ -30,12 +37,14 @@ def gpu(name_or_path: str | Path) -> Gpu:
     InputError
         The file cannot be used.
     """
+    from joulecast.arguments import name_or_path as checked
     from joulecast.kernels import Gpu
     from joulecast.model.hardware.catalogue import load_gpu
 
-    return Gpu(load_gpu(name_or_path))
+    return Gpu(load_gpu(checked(name_or_path, "name_or_path")))
 
 
+@arguments_for_options({"--set": "overrides"})
 def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] | None = ()) -> Iteration:
     """Forecast one training iteration.
 
@@ -57,9 +66,13 @@ def predict(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str
     from joulecast.simulator.iteration.nearest_fit import forecast_or_nearest
 
     given = texts(overrides, "overrides")
-    return forecast_or_nearest(lambda more: _loaded(plan, (*given, *more)))
+    return forecast_or_nearest(lambda more: _loaded(plan, (*given, *more)), alone=False)
 
 
+@arguments_for_options(
+    {"--gpu": "gpu", "--gpus": "gpus", "--model": "model", "--power-limit": "power_limit_w"}
+    | {"--pass-over": "pass_over", "--set": "overrides"}
+)
 def convert(
     job: str | Path | Sequence[str],
     *,
@@ -95,17 +108,16 @@ def convert(
     InputError
         The job cannot be used; the message names file, line, flag and remedy.
     """
-    from joulecast.arguments import named, number, texts, whole
-    from joulecast.errors import InputError
+    from joulecast.arguments import name_or_path, named, number, texts, whole
     from joulecast.simulator.job_files.asked import Asked
     from joulecast.simulator.job_files.convert import convert_job
 
     if not isinstance(job, str | Path | list | tuple):
         raise InputError(f"{type(job).__name__} is no job", remedy="Give the path of its file, or its command.")
     asked = Asked(
-        gpu,
+        None if gpu is None else str(name_or_path(gpu, "gpu")),
         None if gpus is None else whole(gpus, "gpus", least=1),
-        model,
+        None if model is None else str(name_or_path(model, "model")),
         None if power_limit_w is None else number(power_limit_w, "power_limit_w"),
         {name: str(value) for name, value in named(environment, "environment").items()},
         frozenset(texts(pass_over, "pass_over")),
@@ -114,6 +126,7 @@ def convert(
     return convert_job(words, asked, texts(overrides, "overrides"))
 
 
+@arguments_for_options({"--set": "overrides", "--space": "space", "--simple": "simple", "--time-limit": "time_limit_s"})
 def front(
     plan: str | Path | Mapping[str, Any] | Plan,
     overrides: Sequence[str] | None = (),
@@ -150,19 +163,18 @@ def front(
         A GPU's memory is too small.
     """
     from joulecast.arguments import number, text
-    from joulecast.errors import arguments_for_options
     from joulecast.plan.fronts.forecast_front import forecast_front
 
-    with arguments_for_options({"--simple": "simple", "--time-limit": "time_limit_s"}):
-        return forecast_front(
-            _loaded(plan, overrides),
-            space=_space(space),
-            simple=None if simple is None else text(simple, "simple"),
-            time_limit_s=None if time_limit_s is None else number(time_limit_s, "time_limit_s"),
-            switch_s=None if switch_s is None else number(switch_s, "switch_s", least=0.0),
-        )
+    return forecast_front(
+        _loaded(plan, overrides),
+        space=_space(space),
+        simple=None if simple is None else text(simple, "simple"),
+        time_limit_s=None if time_limit_s is None else number(time_limit_s, "time_limit_s"),
+        switch_s=None if switch_s is None else number(switch_s, "switch_s", least=0.0),
+    )
 
 
+@arguments_for_options({"--set": "overrides"})
 def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] | None = ()) -> Comparison:
     """Forecast plans and say how and why they differ from the first of them.
 
@@ -180,26 +192,10 @@ def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: S
     DoesNotFitError
         A GPU's memory is too small for a plan, which the message names; the remedy names the nearest that fits.
     """
-    from joulecast.arguments import texts
-    from joulecast.errors import DoesNotFitError
-    from joulecast.plan.comparison.compare import check_count, compare, names_of
-    from joulecast.simulator.iteration.nearest_fit import forecast_or_nearest
-
-    given = texts(overrides, "overrides")
-    several = list(plans) if isinstance(plans, Iterable) and not isinstance(plans, str | Mapping) else [plans]
-    check_count(len(several))
-    loaded = [_loaded(plan, given) for plan in several]
-    names = names_of([plan.file for plan in loaded])
-    iterations = []
-    for name, plan, read in zip(names, several, loaded, strict=True):
-        try:
-            iterations.append(forecast_or_nearest(_reader(plan, read, given), alone=False))
-        except DoesNotFitError as error:
-            file = error.file or name
-            raise DoesNotFitError(error.message, file=file, key=error.key, remedy=error.remedy) from None
-    return compare(iterations, names)
+    return _compared(plans, overrides)
 
 
+@arguments_for_options({"--out": "out", "--workers": "workers", "--dask": "dask", "--resume": "resume=True"})
 def sweep(
     space: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
@@ -227,22 +223,20 @@ def sweep(
         The space cannot be used, or has no plan that is legal, fits memory and keeps to the constraints.
     """
     from joulecast.arguments import path, space_or_path, text, whole
-    from joulecast.errors import arguments_for_options
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space, space_from_dict
 
     tables = space_or_path(space)
-    names = {"--out": "out", "--workers": "workers", "--dask": "dask", "--resume": "resume=True"}
-    with arguments_for_options(names):
-        return run_sweep(
-            space_from_dict(tables) if isinstance(tables, Mapping) else load_space(tables),
-            None if out is None else path(out, "out"),
-            workers=whole(workers, "workers", least=1),
-            dask=None if dask is None else text(dask, "dask"),
-            resume=resume,
-        )
+    return run_sweep(
+        space_from_dict(tables) if isinstance(tables, Mapping) else load_space(tables),
+        None if out is None else path(out, "out"),
+        workers=whole(workers, "workers", least=1),
+        dask=None if dask is None else text(dask, "dask"),
+        resume=resume,
+    )
 
 
+@arguments_for_options({"--set": "overrides", "--direction": "direction", "--stage": "stage"})
 def choose(
     plan: str | Path | Mapping[str, Any] | Plan,
     overrides: Sequence[str] | None = (),
@@ -272,14 +266,13 @@ def choose(
         The plan or the space cannot be used.
     """
     from joulecast.arguments import whole
-    from joulecast.errors import arguments_for_options
     from joulecast.plan.fronts.joint_choice import joint_choice
 
     number = whole(stage, "stage", least=0)
-    with arguments_for_options({"--direction": "direction", "--stage": "stage"}):
-        return joint_choice(_loaded(plan, overrides), space=_space(space), direction=direction, stage=number)
+    return joint_choice(_loaded(plan, overrides), space=_space(space), direction=direction, stage=number)
 
 
+@arguments_for_options({"--set": "overrides"})
 def meter(
     plan: str | Path | Mapping[str, Any],
     overrides: Sequence[str] | None = (),
@@ -328,7 +321,6 @@ def meter(
     from joulecast.calibrate.measure.settings import MeasureSettings
     from joulecast.calibrate.meter.loop import Meter
     from joulecast.calibrate.meter.metered_plan import metered_plan
-    from joulecast.errors import InputError
 
     if synchronize is not None and not callable(synchronize):
         remedy = "Give a function without arguments."
@@ -348,6 +340,29 @@ def meter(
     )
 
 
+def _compared(
+    plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] | None = ()
+) -> Comparison:
+    """As :func:`compare`, with errors in the words of the command line."""
+    from joulecast.arguments import texts
+    from joulecast.plan.comparison.compare import check_count, compare, names_of
+    from joulecast.simulator.iteration.nearest_fit import forecast_or_nearest
+
+    given = texts(overrides, "overrides")
+    several = list(plans) if isinstance(plans, Iterable) and not isinstance(plans, str | Mapping) else [plans]
+    check_count(len(several))
+    loaded = [_loaded(plan, given) for plan in several]
+    names = names_of([plan.file for plan in loaded])
+    iterations = []
+    for name, plan, read in zip(names, several, loaded, strict=True):
+        try:
+            iterations.append(forecast_or_nearest(_reader(plan, read, given), alone=False))
+        except DoesNotFitError as error:
+            file = error.file or name
+            raise DoesNotFitError(error.message, file=file, key=error.key, remedy=error.remedy) from None
+    return compare(iterations, names)
+
+
 def _space(space: str | Path | Mapping[str, Any] | None) -> FrontSpace | None:
     """What a front or a choice picks from."""
     from joulecast.arguments import space_or_path
@@ -365,7 +380,6 @@ def _reader(
 
 def _loaded(plan: str | Path | Mapping[str, Any] | Plan, overrides: Sequence[str] | None) -> Plan:
     from joulecast.arguments import texts
-    from joulecast.errors import InputError
     from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
     wanted = texts(overrides, "overrides")

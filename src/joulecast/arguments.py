@@ -72,6 +72,19 @@ def path(value: Any, key: str) -> Path:
     return Path(value)
 
 
+def name_or_path(value: Any, key: str) -> str | Path:
+    """A name of the catalogue, or the path of a file.
+
+    Raises
+    ------
+    InputError
+        It is something else.
+    """
+    if not isinstance(value, str | Path):
+        raise _refused(value, "is no name", key, "Give a name of the catalogue, or the path of a file.")
+    return value
+
+
 def texts(value: Any, key: str) -> tuple[str, ...]:
     """Texts; one alone counts as well, and ``None`` is none.
 

@@ -6,9 +6,10 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 
-#: Most names that an error lists.
-MOST_NAMED = 80
+#: Most letters of the names that an error lists.
+MOST_NAMED = 470
 
 
 class JoulecastError(Exception):
@@ -84,12 +85,14 @@ def arguments_for_options(names: Mapping[str, str]) -> Iterator[None]:
     """
 
     def said(text: str | None) -> str | None:
-        return None if text is None else re.sub(r"--[a-z-]*[a-z]", lambda found: names.get(found[0], found[0]), text)
+        option = r"--[a-z-]*[a-z](?![\w-])"  # all of it: a job's flag may begin as one
+        return None if text is None else re.sub(option, lambda found: names.get(found[0], found[0]), text)
 
     try:
         yield
     except InputError as error:
-        key = None if error.key is None else names.get(error.key, error.key).partition("=")[0]
+        key = None if error.key is None else (said(error.key) or "").partition("=")[0]
+        error.file = said(error.file)
         error.reword(said(error.message) or "", key, said(error.remedy))
         raise
 
@@ -194,5 +197,6 @@ def did_you_mean(
         return f"Did you mean {' or '.join(map(repr, near))}?"
     if otherwise is not None:
         return otherwise
-    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    return f"Known: {', '.join(known[:MOST_NAMED])}{more}."
+    fit = sum(end <= MOST_NAMED for end in accumulate(len(name) + len(", ") for name in known))
+    more = f" and {len(known) - fit} more" if len(known) > fit else ""
+    return f"Known: {', '.join(known[:fit])}{more}."

@@ -22,6 +22,7 @@ from joulecast.plan.comparison.compare import Comparison, compare, differing_key
 from joulecast.plan.comparison.ledgers import difference_of, time_by_part_s
 from joulecast.plan.comparison.reasons import reasons
 from joulecast.reports.pages.compare import figures
+from joulecast.simulator.iteration.nearest_fit import forecast_or_nearest
 from joulecast.simulator.plan_file.plan import Plan, load_plan, plan_from_dict
 
 SMALL = EXAMPLES / "llama-3.1-8b-4xh200.toml"
@@ -269,6 +270,10 @@ BESIDE: list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]] = [
     ({"cluster.gpus_per_node": 4}, {"network.nvls": (False, True)}),
     ({"parallelism.pipeline_model_parallel_size": 4}, {"parallelism.stage_layers": ([8, 8], [5, 3, 4, 4])}),
     ({"implementation.optimizer": "muon"}, {"implementation.muon_num_ns_steps": (None, 6)}),
+    ({"network.nics_per_node": 4}, {"network.rails": (8, 2)}),
+    ({"workload.model": "llama-3.2-3b"}, {"workload.layers": (16, 20)}),
+    ({"workload.model": "llama-3.2-3b"}, {"implementation.tie_embeddings": (True, False)}),
+    ({"workload.model": "llama-3.2-3b"}, {"implementation.rotary": (True, False)}),
 ]
 
 
@@ -289,12 +294,24 @@ def test_what_a_file_says_is_named_beside_what_else_decides_it(
         for key, value in changes.items():
             table, _, name = key.partition(".")
             changed.setdefault(table, {})[name] = value
-        found = differing_keys([plan_from_dict(tables), plan_from_dict(changed)])
-        return {key: values for key, values in found.items() if key != "parallelism.data_parallel_size"}
+        return differing_keys([plan_from_dict(tables), plan_from_dict(changed)])
 
     said = {key: values[1] for key, values in beside.items()}
     assert set(found(change)) == set(change)
     assert found(change | said) == found(change) | beside
+
+
+def test_layers_of_a_model_beside_its_plan_are_named_where_the_file_says_them(tmp_path: Path) -> None:
+    shape = '"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "vocab_size": 1000'
+    shape += ', "num_hidden_layers": 16, "model_type": "llama"'
+    (tmp_path / "config.json").write_text(f"{{{shape}}}", encoding="utf-8")
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[workload]\nmodel = "config.json"\nlayers = 8\nsequence_length = 512\nglobal_batch_size = 8\n'
+        '[cluster]\ngpu = "h200-sxm"\ngpus = 1\n'
+    )
+    named = differing_keys([load_plan(plan), load_plan(plan, ["workload.model=llama-3.2-1b", "workload.layers=9"])])
+    assert set(named) == {"workload.model", "workload.layers"} and named["workload.layers"] == (8, 9)
 
 
 def test_weights_that_are_kept_in_fp4_have_a_key_of_their_own() -> None:
@@ -465,7 +482,7 @@ def test_a_plan_that_does_not_fit_is_answered_with_the_nearest_that_does(tmp_pat
         '[cluster]\ngpu = "a100-sxm-40gb"\ngpus = 4\n'
     )
     with pytest.raises(DoesNotFitError) as alone:
-        jc.predict(large)
+        forecast_or_nearest(lambda more: load_plan(large, more))
     with pytest.raises(DoesNotFitError) as beside:
         jc.compare([SMALL, large])
     assert "The nearest plan that fits: --set parallelism.fsdp=true, which takes" in str(alone.value)

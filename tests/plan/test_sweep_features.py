@@ -80,6 +80,22 @@ OFFERED = [
     ("workload__objective", ["orpo", "distillation"], "workload__teacher", ["llama-3.2-1b", "llama-3.2-3b"]),
     ("implementation__log_probabilities", ["whole", "chunked"], "workload__completion_tokens", [100, 200]),
     ("implementation__optimizer", ["adamw", "muon"], "implementation__muon_num_ns_steps", [4, 6]),
+    (
+        "implementation__framework",
+        ["pytorch-eager", "megatron"],
+        "implementation__generation",
+        ["nemo-2024", "megatron-core"],
+    ),
+    (
+        "implementation__framework",
+        ["megatron", "pytorch-eager"],
+        "implementation__modules",
+        ["torchtitan", "transformers"],
+    ),
+    ("workload__model", ["llama-3.2-1b", "mixtral-8x7b"], "workload__moe_load_imbalance", [1.1, 1.3]),
+    ("workload__model", ["llama-3.2-1b", "mixtral-8x7b"], "workload__moe_expert_capacity_factor", [1.2, 1.4]),
+    ("workload__model", ["llama-3.2-1b", "mixtral-8x7b"], "parallelism__expert_model_parallel_size", [2, 4]),
+    ("workload__model", ["llama-3.2-1b", "mixtral-8x7b"], "parallelism__expert_tensor_parallel_size", [1, 2]),
 ]
 
 
@@ -92,6 +108,10 @@ def test_several_values_of_a_key_beside_plans_without_its_feature(tables, tmp_pa
         common |= {"implementation__framework": "megatron"}
     if switch.startswith(("workload__objective", "implementation")):
         common |= {"implementation__modules": "transformers", "parallelism__tensor_model_parallel_size": 1}
+    if switch == "implementation__framework":
+        del common["implementation__modules"], common[switch]
+    if switch == "workload__model":
+        common |= {"workload__layers": 2, "parallelism__tensor_model_parallel_size": 1}
     asked = tables(**common, **{switch: settings, key: values})
     found = jc.sweep(asked)
     off, on = settings
@@ -140,6 +160,18 @@ def test_what_several_gpus_share_makes_no_second_plan_of_one(tables, key, values
     assert [value for count, value in rows if count == 1] == [of_one] * 3
     (alone,) = jc.sweep(tables(**MODEL | {size: 1, key: values, "schedule__name": "1f1b"})).rows
     assert alone[key.replace("__", ".")] == of_one
+
+
+@pytest.mark.parametrize(
+    ("schedule", "apart"),
+    [("1f1b", [(2, False, False), (4, True, True)]), ("zb-v", [(2, True, True), (4, True, True)])],
+)
+def test_embedding_and_head_take_a_layer_from_either_of_two_stages(tables, schedule, apart):
+    """Both counted as blocks they made the plan of two stages a second time."""
+    counted = {f"parallelism__account_for_{end}_in_pipeline_split": [True, False] for end in ("embedding", "loss")}
+    offered = tables(**MODEL | counted | {PP: [2, 4], "workload__layers": 14, "schedule__name": schedule})
+    names = [key.replace("__", ".") for key in (PP, *counted)]
+    assert sorted(tuple(row[name] for name in names) for row in jc.sweep(offered).rows) == apart
 
 
 def test_nodes_of_more_gpus_than_there_are_make_no_second_plan(tables):

@@ -36,10 +36,14 @@ def legal(space):
 
 
 def once(found):
-    """On one stage 1f1b, interleaved or none are one plan, the schedule offered first, and ends that count are none."""
+    """On one stage 1f1b, interleaved or none are one plan, the schedule offered first, and ends that count are none.
+
+    On two stages both ends that count are none, too.
+    """
     kept = {}
     for values, plan in found:
-        if plan.pp == 1 and any(value is True for key, value in values.items() if "account_for" in key):
+        ends = [value for key, value in values.items() if "account_for" in key]
+        if (plan.pp == 1 and any(ends)) or (len(plan.parallelism.stage_layers) == 2 and len(ends) == 2 and all(ends)):
             continue
         alike = plan.pp == 1 and plan.schedule.name in ("none", "1f1b", "interleaved-1f1b")
         others = {k: v for k, v in values.items() if k != "schedule.name"}

@@ -1,5 +1,6 @@
 """Sweeps over several processes, and over a Dask cluster."""
 
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -112,3 +113,12 @@ def test_a_scheduler_that_does_not_answer(tables, monkeypatch):
         jc.sweep(tables(**SPLITS), workers=2, dask="tcp://127.0.0.1:9")
     with pytest.raises(InputError, match="no Dask scheduler answers"):
         jc.sweep(tables(**SPLITS), dask="tcp://127.0.0.1:9")
+
+
+def test_a_worker_computes_on_one_core(monkeypatch):
+    """From Python each took all cores, for its linear algebra to wait on."""
+    name = "OPENBLAS_NUM_THREADS"
+    monkeypatch.delenv(name)
+    with Workers(2) as workers:
+        assert [found for _, found in workers.results(os.getenv, {0: (name,)})] == ["1"]
+    assert name not in os.environ

@@ -1,7 +1,9 @@
 """The public functions for programs."""
 
+import inspect
 import json
 import math
+import re
 import tomllib
 
 import numpy as np
@@ -314,6 +316,13 @@ def test_iteration_as_frame(examples):
         (lambda plan, space, out: jc.sweep(space, out), "out", "no known form"),
         (lambda plan, space, out: jc.sweep(space, resume=True), "resume", "no file to resume"),
         (lambda plan, space, out: jc.predict(plan).write_trace(out, "x"), "form", "unknown form"),
+        (lambda plan, space, out: jc.predict(plan, ["cluster.gpuz=1"]), "cluster.gpuz", "overrides"),
+        (lambda plan, space, out: jc.compare([plan, plan], ["cluster.gpuz=1"]), "cluster.gpuz", "overrides"),
+        (lambda plan, space, out: jc.front(plan, ["site.power_limit_w=900"]), "site.power_limit_w", "alone .space"),
+        (lambda plan, space, out: jc.convert(JOB, gpu="h100-sxm", gpus=3), "gpus, in a plan cluster.gpus", "split"),
+        (lambda plan, space, out: jc.convert(JOB, gpu=3), "gpu", "is no name"),
+        (lambda plan, space, out: jc.convert(JOB, gpu="h100-sxm", model=3), "model", "is no name"),
+        (lambda plan, space, out: jc.gpu(None), "name_or_path", "is no name"),
     ],
 )
 def test_errors_name_arguments_and_no_options(examples, tmp_path, call, key, words):
@@ -323,3 +332,22 @@ def test_errors_name_arguments_and_no_options(examples, tmp_path, call, key, wor
     assert raised.value.key == key
     assert f"[{key}]" in str(raised.value)
     assert "--" not in str(raised.value)
+
+
+def test_a_plan_that_does_not_fit_is_answered_without_options(examples):
+    with pytest.raises(jc.DoesNotFitError, match=r"fits has in its file: workload\.micro_batch_size=1 ") as raised:
+        jc.predict(
+            examples / "llama-3.1-8b-4xh200.toml", ["workload.micro_batch_size=64", "workload.global_batch_size=512"]
+        )
+    assert "--" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", [n for n in jc.__all__ if callable(getattr(jc, n)) and not n.endswith("Error")])
+def test_every_argument_is_explained(name):
+    """Attention and gpu said nothing of theirs."""
+    function = getattr(jc, name)
+    text = inspect.getdoc(function)
+    assert text is not None
+    parameters = text.partition("\n----------\n")[2].partition("\nRaises")[0]
+    unsaid = [one for one in inspect.signature(function).parameters if not re.search(rf"\b{one}\b", parameters)]
+    assert set(unsaid) <= {"name"}  # of a kernel: what it is called

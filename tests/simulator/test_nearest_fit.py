@@ -48,7 +48,9 @@ def finetuning(model: str, gpu: str, gpus: int, **more: Any) -> dict[str, Any]:
 def test_the_nearest_plan_fits_and_the_error_names_it(tables: dict[str, Any], settings: tuple[str, ...]) -> None:
     with pytest.raises(DoesNotFitError) as caught:
         jc.predict(tables)
-    named = tuple(re.findall(r"--set ([^ ,]+)", str(caught.value)))
+    found = re.search(r"fits has in its file: (.+), which takes", str(caught.value))
+    assert found is not None
+    named = tuple(found[1].split())
     assert named == tuple("workload.global_batch_size=32" if one == "batch" else one for one in settings)
     fitting = jc.predict(tables, named)
     capacity = gpu_of(fitting.plan).number("memory_bytes")
@@ -213,6 +215,6 @@ def test_a_plan_file_is_searched_from_too(tmp_path: Path) -> None:
         '[workload]\nmodel = "llama-3.1-8b"\nsequence_length = 2048\nglobal_batch_size = 8\n'
         '[cluster]\ngpu = "a100-sxm-40gb"\ngpus = 4\n'
     )
-    with pytest.raises(DoesNotFitError, match=r"--set parallelism\.fsdp=true, which takes"):
+    with pytest.raises(DoesNotFitError, match=r"in its file: parallelism\.fsdp=true, which takes"):
         jc.predict(file)
     assert jc.predict(file, "parallelism.fsdp=true").time_s > 0

@@ -25,11 +25,11 @@ def compare(
     csv: output.CsvOption = False,
 ) -> None:
     """Say how and why the forecasts of plans differ."""
-    from joulecast.api import compare as compare_plans
+    from joulecast.api import _compared
     from joulecast.command_line.destinations import check_destinations
 
     check_destinations({"--report": report}, plans)
-    found = compare_plans(plans, settings or ())
+    found = _compared(plans, settings or ())
     if report is not None:
         from joulecast.reports.pages.compare import compare_page
         from joulecast.reports.write import write_report

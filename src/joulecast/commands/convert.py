@@ -43,21 +43,14 @@ def convert(
     """
     import sys
 
-    from joulecast.api import convert as convert_job
     from joulecast.files import write_text
+    from joulecast.simulator.job_files.asked import Asked
+    from joulecast.simulator.job_files.convert import convert_job
 
     read: str | list[str] = job if len(job) > 1 else sys.stdin.read() if job == ["-"] else job[0]
     check_destinations({"--out": out}, [Path(job[0])] if len(job) == 1 else [])
-    found = convert_job(
-        read,
-        gpu=gpu,
-        gpus=gpus,
-        model=model,
-        power_limit_w=power_limit,
-        environment=_pairs(env or ()),
-        pass_over=pass_over or (),
-        overrides=settings or (),
-    )
+    asked = Asked(gpu, gpus, model, power_limit, _pairs(env or ()), frozenset(pass_over or ()))
+    found = convert_job(read, asked, settings or ())
     for warning in found.warnings:
         output.progress(f"warning: {warning}")
     for key, what in found.missing.items():
