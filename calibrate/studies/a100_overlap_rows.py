@@ -9,7 +9,7 @@ The clock stands in the file's name: ``default_clock``, or a number with its uni
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,11 +142,13 @@ def _clock(path: Path, device: Mapping[str, float]) -> float | None:
     return clock
 
 
-def _read(path: Path, clock: float | None, sm_count: int) -> Iterator[LayerRow]:
+def _read(path: Path, clock: float | None, sm_count: int) -> list[LayerRow]:
     table = read_table(path, wrong=DataError)
     repeats = _repeats(path, table.columns)
-    for line in table.lines:
-        yield _row(line, clock, repeats, sm_count)
+    rows = [_row(line, clock, repeats, sm_count) for line in table.lines]
+    if not rows:
+        raise DataError("no rows", file=str(path), remedy="Leave the file out.")
+    return rows
 
 
 def _repeats(path: Path, columns: Sequence[str]) -> dict[str, list[str]]:

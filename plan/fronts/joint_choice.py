@@ -25,10 +25,7 @@ from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.governor import settled_power_w
 from joulecast.model.training.nanobatches import (
     HALVES,
-    Nanobatches,
     half_of,
-    layers_backward,
-    layers_forward,
     operator_of,
     take_turns,
 )
@@ -48,6 +45,7 @@ from joulecast.plan.knobs.tile_space import (
     with_plan_tiles,
 )
 from joulecast.simulator.instructions.layer_options import Scores, TiledKernels, every_combination
+from joulecast.simulator.instructions.program import layers_as_run, stacked_layers
 from joulecast.simulator.iteration.uncertainty import Conditions
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of, nanobatches_of
@@ -62,6 +60,7 @@ CLOCKS_AND_BLOCKS = (
     "clocks and thread blocks alone are chosen from: a SPACE.toml (--space) may list nano-batches, windows, launch"
     " points and tiles as well"
 )
+SHARDED = "what FSDP gathers and reduces is left out: layers run alone, and their communication is tensor parallelism's"
 #: Of each power limit of the site.
 SITE = "site.{} is not looked at: it holds for whole iterations, of which front and predict speak"
 
@@ -130,7 +129,8 @@ class _Search:
     """The ways of one plan and direction."""
 
     def __init__(self, plan: Plan, description: GpuDescription, space: FrontSpace, direction: str, stage: int) -> None:
-        self.plan, self.direction, self.layers = plan, direction, plan.parallelism.stage_layers[stage]
+        self.plan, self.direction, self.stage = plan, direction, stage
+        self.layers = plan.parallelism.stage_layers[stage]
         self.gpu: GpuModel = gpu_model(description)
         self.description = description
         self.space = space
@@ -148,8 +148,7 @@ class _Search:
 
     def run(self) -> JointChoice:
         """Halves alone, then the stage."""
-        programs = {half: [_half(way, self.direction, half) for _, way in self.ways] for half in HALVES}
-        programs[STAGE] = [_stage(way, self.direction, self.layers) for _, way in self.ways]
+        programs = {part: [self._launches(way, part) for _, way in self.ways] for part in (*HALVES, STAGE)}
         listed = [launches for part in programs.values() for launches in part]
         peak = self.limit_w * self.gpu["governor.peak_share"]
         limits = dict(self.plan.power.component_limits_w)
@@ -173,12 +172,20 @@ class _Search:
         named = self.direction, self.layers, self.plan.tp
         return JointChoice(found, *named, size, self._notes(bool(limits)), kernels.kernels, conditions)
 
+    def _launches(self, way: Plan, part: str) -> tuple[Launch, ...]:
+        """What a part launches, over the links that the plan's ranks have."""
+        impl = implementation_of(way)
+        alone = part != STAGE
+        found = _half(way, self.direction, part) if alone else stacked_layers(way, impl, self.stage, self.direction)
+        return layers_as_run(way, impl, found)
+
     def _notes(self, limited: bool) -> tuple[str, ...]:
         """What is assumed; with ``limited`` parts of the GPU have limits of their own."""
         return (
             "every kernel runs at the clock shown, also where the board would not hold it",
             "the host launches well ahead of the GPU",
             "halves are run alone; in the stage the communication of one runs beside the other",
+            *((SHARDED,) * self.plan.parallelism.fsdp),
             *(SITE.format(key) for key in stated_limits(self.plan.site)),
             *((CLOCKS_AND_BLOCKS,) * (not self.space.overlap and not self.space.tiles)),
             *(("kernels whose part of the GPU is limited run below the clock shown",) * limited),
@@ -246,10 +253,3 @@ def _half(way: Plan, direction: str, half: str) -> tuple[Launch, ...]:
     if cut.parts == 1 or (cut.shared and w.model.experts is None):
         return tuple(launches)
     return take_turns(shares(tuple(launches), cut.parts) if cut.shared else launches, cut)
-
-
-def _stage(way: Plan, direction: str, layers: int) -> tuple[Launch, ...]:
-    cut: Nanobatches = nanobatches_of(way)
-    w = way.workload
-    stack = layers_forward if direction == "forward" else layers_backward
-    return stack(w.model, implementation_of(way), w.micro_batch_sequences, w.sequence_length, layers, cut)

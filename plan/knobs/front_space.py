@@ -16,6 +16,7 @@ from joulecast.model.training.nanobatches import LaunchPoint
 from joulecast.plan.knobs.overlap_space import KNOBS
 from joulecast.plan.knobs.ranges import range_values
 from joulecast.plan.knobs.tile_space import TileLists, read_tile_lists
+from joulecast.simulator.plan_file.power import clock_index
 from joulecast.simulator.plan_file.schema_parallelism import CommEngine
 from joulecast.simulator.plan_file.source import Source, plain, read_toml
 
@@ -35,7 +36,7 @@ class FrontSpace:
     Attributes
     ----------
     clocks_mhz
-        Clocks to choose from, each the GPU's nearest; ``None``: all of the GPU's [MHz].
+        Clocks to choose from; ``None``: all of the GPU's [MHz].
     comm_ctas
         Thread blocks of a collective to choose from, ``None`` in it for the library's own choice; ``None``: what
         :data:`COMM_CTAS` says where the plan leaves it open.
@@ -94,20 +95,11 @@ class FrontSpace:
         Raises
         ------
         InputError
-            A clock below the GPU's lowest or above its highest.
+            A clock that the GPU does not have.
         """
         if self.clocks_mhz is None:
             return np.arange(len(clocks_mhz))
-        low, high = float(clocks_mhz[0]), float(clocks_mhz[-1])
-        for clock in (min(self.clocks_mhz), max(self.clocks_mhz)):
-            if not low - 1.0 <= clock <= high + 1.0:
-                raise self.source.error(
-                    f"{clock:g} MHz is no clock of this GPU, which has {low:g} to {high:g}",
-                    "power.clock_mhz",
-                    remedy=f"The nearest is {low if clock < low else high:g}.",
-                )
-        nearest = np.abs(clocks_mhz[:, None] - np.array(self.clocks_mhz)).argmin(axis=0)
-        return np.unique(nearest)
+        return np.unique([clock_index(c, clocks_mhz, "power.clock_mhz", self.source) for c in self.clocks_mhz])
 
 
 def load_space(path: str | Path | Mapping[str, Any]) -> FrontSpace:

@@ -25,8 +25,9 @@ WORDS = (
     "workload.lora.target_modules",
 )
 NUMBERS = ("parallelism.stage_layers", "workload.document_tokens")
+TILES = "implementation.tiles"
 #: Tables within a plan's tables, whose keys may each offer several values too.
-TABLES_WITHIN = ("workload.lora", "workload.rollout", "workload.images")
+TABLES_WITHIN = ("workload.lora", "workload.rollout", "workload.images", TILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +127,5 @@ def _none(key: str, source: Source) -> NoReturn:
 def _is_one(key: str, value: list[Any]) -> bool:
     """Whether a list is all of what one plan says under a key, rather than one of what each of several says."""
     whole = (list, Mapping, bool) if key in WORDS else (list, Mapping, bool, str)
-    return key in (*WORDS, *NUMBERS) and not any(isinstance(one, whole) for one in value)
+    keys = key in (*WORDS, *NUMBERS) or key.startswith(f"{TILES}.")
+    return keys and not any(isinstance(one, whole) for one in value)

@@ -151,6 +151,12 @@ def instruction_launches(
     return in_tf32(launches) if impl.tf32 else launches
 
 
+def layers_as_run(plan: Plan, impl: Implementation, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+    """Launches of layers over the links of their tensor-parallel ranks, products in the plan's type."""
+    over = placed_launches(launches, tensor_fabric(plan))
+    return in_tf32(over) if impl.tf32 else over
+
+
 def _launches_of(
     plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool
 ) -> tuple[Launch, ...]:
@@ -223,12 +229,9 @@ def _forward_of_one(plan: Plan, impl: Implementation, stage: int) -> tuple[Launc
     after = _ends_forward(plan, impl) if stage == len(layers) - 1 else ()
     sharding = sharding_of(plan)
     if sharding is None:
-        before += seen.launches
-        for model, count in plan.stage_models(stage):
-            before += layers_forward(*batch._replace(config=model), count, nanobatches_of(plan))
-        return (*before, *after)
-    models = plan.stage_models(stage)
-    kinds = [(step.layer_forward(*batch._replace(config=model)), model, count) for model, count in models]
+        return (*before, *seen.launches, *stacked_layers(plan, impl, stage, FORWARD), *after)
+    models = _layers_in_order(plan, impl, stage, FORWARD)
+    kinds = [(step.layer_forward(*one), one.config, count) for one, count in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after, seen)
     return sharded_forward(*units, sharding, impl)
 
@@ -241,17 +244,30 @@ def _backward(plan: Plan, impl: Implementation, stage: int, reduces: bool) -> tu
     before = _ends_backward(plan, impl, kept) if stage == len(layers) - 1 else ()
     after = step.embedding_backward(*batch, accumulate=kept, head_here=one_stage) if stage == 0 else ()
     seen = images_backward(*batch, accumulate=kept) if stage == 0 else TowerPass()
-    models = [
-        (batch._replace(config=model, implementation=options), count)
-        for model, options, count in reversed(_recomputed(plan, impl, stage))
-    ]
     if sharding is None:
-        for one, count in models:
-            before += layers_backward(*one, count, nanobatches_of(plan))
-        return (*before, *after, *seen.launches)
+        return (*before, *stacked_layers(plan, impl, stage, BACKWARD), *after, *seen.launches)
+    models = _layers_in_order(plan, impl, stage, BACKWARD)
     kinds = [(step.layer_backward(*one, accumulate=False), one.config, count) for one, count in models]
     units = sharded_stage(plan, impl, stage, before, kinds, after, seen, forward=False)
     return sharded_backward(*units, sharding, impl, last=reduces)
+
+
+def stacked_layers(plan: Plan, impl: Implementation, stage: int, direction: str) -> tuple[Launch, ...]:
+    """What the layers of a virtual stage launch in one direction, where nothing is sharded."""
+    stack = layers_forward if direction == FORWARD else layers_backward
+    kinds = _layers_in_order(plan, impl, stage, direction)
+    return tuple(launch for one, count in kinds for launch in stack(*one, count, nanobatches_of(plan)))
+
+
+def _layers_in_order(plan: Plan, impl: Implementation, stage: int, direction: str) -> list[tuple[_MicroBatch, int]]:
+    """Layers of a virtual stage that are alike in one direction, and their number, in the order in which they run."""
+    batch = _micro_batch(plan, impl)
+    if direction == FORWARD:
+        return [(batch._replace(config=model), count) for model, count in plan.stage_models(stage)]
+    return [
+        (batch._replace(config=model, implementation=options), count)
+        for model, options, count in reversed(_recomputed(plan, impl, stage))
+    ]
 
 
 def _recomputed(plan: Plan, impl: Implementation, stage: int) -> list[tuple[ModelConfig, Implementation, int]]:

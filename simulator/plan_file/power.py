@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
@@ -68,13 +69,23 @@ def limit_assumptions(gpu: GpuDescription, limits_w: Iterable[float | None]) -> 
 def _clocks(power: Power, gpu: GpuDescription, source: Source) -> None:
     known = gpu_model(gpu).clocks_mhz
     for name, clocks in power.clocks_mhz:
-        key = f"power.clock_mhz.{name}" if name else "power.clock_mhz"
         for clock in clocks:
-            nearest = known[np.abs(known - clock).argmin()]
-            if abs(nearest - clock) > CLOCK_ROUNDING_MHZ:
-                has = f"{known[0]:g} to {known[-1]:g} MHz in steps of {gpu.number('clock_step_mhz'):g}"
-                raise source.error(
-                    f"{clock:g} MHz is not a clock of {gpu.name}",
-                    key,
-                    remedy=f"It has {has}; the nearest is {nearest:g}.",
-                )
+            clock_index(clock, known, f"power.clock_mhz.{name}" if name else "power.clock_mhz", source, gpu.name)
+
+
+def clock_index(
+    clock_mhz: float, known_mhz: NDArray[np.float64], key: str, source: Source, gpu: str = "this GPU"
+) -> int:
+    """Place of a clock among those that a GPU has.
+
+    Raises
+    ------
+    InputError
+        It has no such clock; names the nearest.
+    """
+    nearest = int(np.abs(known_mhz - clock_mhz).argmin())
+    if abs(known_mhz[nearest] - clock_mhz) <= CLOCK_ROUNDING_MHZ:
+        return nearest
+    has = f"{known_mhz[0]:g} to {known_mhz[-1]:g} MHz in steps of {known_mhz[-1] - known_mhz[-2]:g}"
+    remedy = f"It has {has}; the nearest is {known_mhz[nearest]:g}."
+    raise source.error(f"{clock_mhz:g} MHz is not a clock of {gpu}", key, remedy=remedy)

@@ -12,6 +12,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_plan
+from joulecast.plan.fronts.joint_choice import joint_choice
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.simulator.plan_file.plan import load_plan
 
@@ -162,12 +163,18 @@ def test_spaces_that_are_refused(tmp_path, text, says):
     assert (caught.value.file, caught.value.line) == (str(path), 2)
 
 
-@pytest.mark.parametrize(("clocks", "nearest"), [("[99999]", "1980"), ("{min = 100, max = 1980, step = 100}", "345")])
+@pytest.mark.parametrize(
+    ("clocks", "nearest"),
+    [("[99999]", "1980"), ("{min = 100, max = 1980, step = 100}", "345"), ("[1200, 1001]", "1005")],
+)
 def test_clocks_that_the_gpu_does_not_have_are_refused(plan, tmp_path, clocks, nearest):
     path = tmp_path / "space.toml"
     path.write_text(f"[power]\nclock_mhz = {clocks}\n")
-    with pytest.raises(InputError, match=rf"space.toml:2 .*345 to 1980\. The nearest is {nearest}"):
-        forecast_front(load_plan(plan.file, PIPELINE), space=load_space(path))
+    for choose in (forecast_front, joint_choice):
+        with pytest.raises(
+            InputError, match=rf"space.toml:2 .*345 to 1980 MHz in steps of 15; the nearest is {nearest}\."
+        ):
+            choose(load_plan(plan.file, PIPELINE), space=load_space(path))
 
 
 def test_options_stop_at_the_instant_limit(plan):

@@ -13,7 +13,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Tile
 from joulecast.model.training.nanobatches import layers_forward
 from joulecast.plan.fronts.forecast_front import problem_from_plan
-from joulecast.plan.fronts.joint_choice import CLOCKS_AND_BLOCKS, joint_choice
+from joulecast.plan.fronts.joint_choice import CLOCKS_AND_BLOCKS, SHARDED, joint_choice
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.plan.knobs.overlap_space import overlap_variants
 from joulecast.plan.knobs.pareto import pareto, pareto_in_order
@@ -342,3 +342,54 @@ def test_experts_whose_communication_is_hidden():
 def test_a_choice_without_a_space_says_what_one_may_open(found):
     assert CLOCKS_AND_BLOCKS in joint_choice(plan_of(), space=FrontSpace((1980.0,))).notes
     assert CLOCKS_AND_BLOCKS not in found.notes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"cluster": {"gpu": "mi300x", "gpus": 2}},
+        {"cluster": {"gpus": 8, "gpus_per_node": 4}, "parallelism": {"tensor_model_parallel_size": 8}},
+        {
+            "workload": {"precision": "tf32"}, "cluster": {"gpus": 1}, "parallelism": {},
+            "implementation": {"modules": "transformers", "attention_backend": "unfused"},
+        },
+        {
+            "cluster": {"gpus": 1}, "parallelism": {},
+            "schedule": {"name": "none", "recompute": "full", "recompute_interval": 2},
+        },
+    ],
+    ids=["plain", "links of a pair", "two nodes", "tf32", "one layer of two recomputed"],
+)  # fmt: skip
+def test_layers_take_as_long_as_in_an_iteration(changes):
+    """Four layers more cost a stage by choice what they cost an iteration, each micro-batch."""
+
+    def tables(layers):
+        own = {
+            "workload": {"model": "llama-3.1-8b", "layers": layers, "sequence_length": 2048, "micro_batch_size": 4,
+                         "global_batch_size": 4},
+            "cluster": {"gpu": "h200-sxm", "gpus": 2},
+            "parallelism": {"tensor_model_parallel_size": 2},
+            "schedule": {"name": "none"},
+            "overlap": {"comm_ctas": 16},
+            "power": {"clock_mhz": 1200},
+        }  # fmt: skip
+        kept = ("workload", "cluster")
+        return own | {table: own[table] | keys if table in kept else keys for table, keys in changes.items()}
+
+    whole = [jc.predict(tables(layers)).time_by_instruction_s for layers in (4, 8)]
+    for direction in ("forward", "backward"):
+        found = [jc.choose(tables(n), direction=direction, space={"power": {"clock_mhz": 1200}}) for n in (4, 8)]
+        few, many = (one.parts["stage"][0].time_best.time_s for one in found)
+        assert many - few == pytest.approx(whole[1][direction] - whole[0][direction], rel=1e-9)
+
+
+def test_a_choice_says_that_sharding_is_left_out():
+    plan = plan_from_dict(
+        {
+            "workload": {"model": "llama-3.1-8b", "layers": 4, "sequence_length": 2048, "global_batch_size": 4},
+            "cluster": {"gpu": "h200-sxm", "gpus": 4},
+            "parallelism": {"fsdp": True},
+        }
+    )
+    assert SHARDED in joint_choice(plan, space=FrontSpace((1980.0,))).notes

@@ -280,3 +280,33 @@ def test_whole_tables_may_stand_in_a_list_too(tables):
 def test_what_such_tables_cannot_offer(tables, lora, problem):
     with pytest.raises(jc.InputError, match=problem):
         adapters(tables, lora)
+
+
+TILES = {"linear": ["library", [128, 256, 64], {"m": 128, "n": 128, "k": 64}], "norm1": [{"rows": 4, "warps": 8}]}
+
+
+def test_tiles_may_be_listed_as_for_a_choice(tables, tmp_path):
+    """Sweeps refused the lists that choose takes."""
+    space = tables(implementation__tiles=TILES)
+    rows = sorted(jc.sweep(space).rows, key=lambda row: row["plan"])
+    assert [row["implementation.tiles"] for row in rows] == [
+        {"linear": linear, "norm1": TILES["norm1"][0]} for linear in TILES["linear"]
+    ]
+    assert len({row["time_s"] for row in rows}) == 3
+    for row in rows:
+        file = tmp_path / "plan.toml"
+        file.write_text(plan_text(space_from_dict(space), row), encoding="utf-8")
+        assert closed_form([load_plan(file)]).time_s[0] == pytest.approx(row["time_s"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "plans", "refused"),
+    [
+        ({"linear": [128, 256, 64]}, 1, ""),
+        ({"linear": [[128, 256, 64], [512, 512, 64]]}, 1, "nearest that fits"),
+    ],
+)
+def test_one_tile_is_one_value_and_one_that_does_not_fit_is_told(tables, tiles, plans, refused):
+    found = jc.sweep(tables(implementation__tiles=tiles))
+    assert found.legal == plans
+    assert refused in " ".join(found.missing)

@@ -453,6 +453,14 @@ def test_files_that_are_none(folder, tmp_path):
         (tmp_path / name).unlink()
 
 
+def test_a_file_without_rows_is_not_passed_over(folder, tmp_path):
+    lines = (folder / DEFAULT).read_text().splitlines()
+    (tmp_path / DEFAULT).write_text("\n".join(lines[:3]))
+    (tmp_path / OTHER).write_text(lines[0] + "\n")
+    with pytest.raises(DataError, match=rf"{OTHER}: no rows\. Leave the file out"):
+        read_layers(tmp_path, gpu_model(load_gpu("a100-sxm-40gb")).device)
+
+
 @pytest.mark.parametrize("word", ["1200mhz", "1200MHz", "1200mhz_clock", "clock_1200_mhz", "locked1200mhz", "1.2ghz"])
 def test_the_clock_may_stand_anywhere_in_a_files_name(folder, tmp_path, word):
     for name, own in ((DEFAULT, DEFAULT), (OTHER, f"attention_overlap_{word}.csv")):

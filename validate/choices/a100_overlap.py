@@ -112,7 +112,7 @@ def run_a100_overlap(
         summary=summarise_beside(scored, {"nearest": [one for part in answered for one in part.nearest]}),
         skipped=tuple((row.name, "read to calibrate its clock") for row in read),
         protocol=f"default clock: windows dealt into {min(count, len({r.window for r in default}))} folds, then "
-        f"rows of more than {MOST_SMS} SMs left out; of each further clock {known} rows were read",
+        f"rows of more than {MOST_SMS} SMs left out; of each further clock up to {known} rows were read",
         details={"choices": _choices(windows, others)},
     )
 
