@@ -148,7 +148,10 @@ def _measure(
             write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
         if recorder.resumed:
             _tell_resumed(recorder, folder, settings.budget_s, say)
-            description = base_of_card(recorded_base(recorder.recording.card, folder), facts)
+            begun = base_of_card(recorded_base(recorder.recording.card, folder), facts)
+            if options.base and begun.device != description.device:
+                raise _other_base(options.base, begun.name, folder)
+            description = begun
         others = recorded_others(recorder.recording.card)
         if others:
             say(f"{len(others)} rows of other cards of this kind are known beforehand")
@@ -175,6 +178,15 @@ def _measure(
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
     _tell(outcome, folder, say)
     return outcome
+
+
+def _other_base(base: str, begun: str, folder: Path) -> InputError:
+    """What was chosen from one card's facts does not go on from another's; what was measured holds for both."""
+    return InputError(
+        f"{folder} was begun with the data-sheet facts of {begun}, but {base} was asked for",
+        key="--base",
+        remedy=f"Leave --base out, give --record another folder, or fit again with --replay {folder} --base {base}.",
+    )
 
 
 def _benchmarks(facts: CardFacts, description: GpuDescription) -> list[Microbenchmark]:
