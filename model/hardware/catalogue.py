@@ -44,7 +44,7 @@ def load_gpu(name_or_path: str | Path) -> GpuDescription:
 
 
 def gpu_names() -> list[str]:
-    """Names of the shipped GPUs and of those that other packages add, sorted, but for what :func:`broken_gpus` tells."""
+    """Names of the shipped GPUs and of those that other packages add and that can be read, sorted."""
     return sorted({*_built_in("gpus"), *_added()[0]})
 
 

@@ -155,8 +155,7 @@ def _measured(asked: CalibrateAsked, device: str) -> tuple[Path, Outcome]:
     )
     try:
         return measure_card(options, output.progress, lambda question: asked.yes or _agrees(question))
-    except KeyboardInterrupt:
-        output.progress("interrupted: what was measured is kept, and the same command goes on from there")
+    except KeyboardInterrupt:  # which has said what is kept
         raise typer.Exit(130) from None
 
 
