@@ -194,7 +194,7 @@ def _measure(
             say(f"{len(others)} rows of other cards of this kind are known beforehand")
         benchmarks, done = _benchmarks(facts, description), recorder.recording.done
         benchmarks += [b for b in swept(benchmarks, facts) if settings.active or b.name in done]
-        with Display(settings.budget_s, say) as display:
+        with Display(settings.budget_s, say) as display, _kept(folder, say):
             session = Session(
                 device,
                 own.runner,
@@ -207,8 +207,7 @@ def _measure(
                 missing=own.missing,
                 others=others,
             )
-            with _kept(folder, say):
-                outcome = session.run()
+            outcome = session.run()
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
     _tell(outcome, folder, say)
     return outcome
