@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from joulecast.calibrate.fit.unclocked import is_unclocked
 from joulecast.calibrate.rows.measured import Row, of_card, read_rows, recorded_rows
+from joulecast.calibrate.sessions.duration import clock
 from joulecast.errors import DataError, InputError, UnknownNameError, counted
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
@@ -17,6 +19,8 @@ from joulecast.validate.scoring.baselines import baselines
 from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
 from joulecast.validate.scoring.summary import summarise_beside
 
+#: Fits that take longer are told of before they are over [s].
+LONG_S = 60.0
 #: GPU whose description is scored by default.
 DEFAULT_GPU = "h200-sxm"
 
@@ -32,6 +36,7 @@ def run_suite(
     leave_out: str | None = None,
     predict: Predict | None = None,
     fit: Fit | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> SuiteResult:
     """Hold predictions against measured rows.
 
@@ -53,6 +58,8 @@ def run_suite(
         What is left out in turn; only the suite of published steps takes it.
     predict, fit
         Other functions than the project's own, for tests.
+    say
+        Is told how long fits will take, where that is long.
 
     Raises
     ------
@@ -72,7 +79,7 @@ def run_suite(
     mine, skipped = _rows_for(chosen, data, base)
     predict, fit = predict or chosen.predict, fit or chosen.fit
     if folds is not None:
-        answers, protocol = _cross_validate(mine, folds, base, predict, fit)
+        answers, protocol = _cross_validate(mine, folds, base, predict, fit, say)
     elif fit_rows is not None:
         training, _ = _of_card(read_rows(fit_rows), base)
         answers, protocol = predict(fit(training, base), mine), f"fitted on {fit_rows}"
@@ -187,13 +194,16 @@ def select(rows: Sequence[Row], suite: Suite, *, is_folder: bool) -> tuple[list[
 
 
 def _cross_validate(
-    rows: Sequence[Row], count: int, base: GpuDescription, predict: Predict, fit: Fit
+    rows: Sequence[Row], count: int, base: GpuDescription, predict: Predict, fit: Fit, say: Callable[[str], None]
 ) -> tuple[list[Answer], str]:
     # The shipped rows are an H200's; they say nothing of another card's published times.
     parts = folds.split(rows, [] if is_unclocked(rows) else recorded_rows(), count)
     answers: list[Answer] = [Unpredicted("in no fold")] * len(rows)
-    for training, positions in parts:
+    begin = time.monotonic()
+    for place, (training, positions) in enumerate(parts):
         description = fit(training, base)
+        if place == 0 and (whole_s := len(parts) * (time.monotonic() - begin)) > LONG_S:
+            say(f"{len(parts)} fits, one for each fold, take some {clock(whole_s)}; fewer --folds take less")
         for position, answer in zip(positions, predict(description, [rows[i] for i in positions]), strict=True):
             answers[position] = answer
     groups = len(folds.fold_of_groups(rows, count))

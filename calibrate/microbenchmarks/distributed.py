@@ -13,6 +13,7 @@ import argparse
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -46,6 +47,7 @@ TIMED_RUNS = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of every process; the exit status is not 0 if nothing could be measured."""
     options = _parser().parse_args(arguments)
+    end_with(options.starter)
     try:
         return _member(options)
     except JoulecastError as error:
@@ -63,7 +65,36 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--settle", type=float, default=usual.settle_s, help="seconds under load at first")
     parser.add_argument("--window", type=float, default=usual.window_s, help="seconds of a window")
     parser.add_argument("--windows", type=int, default=2, help="windows of a benchmark at most")
+    parser.add_argument("--starter", type=int, help="process with which this one ends, beside its launcher")
     return parser
+
+
+def end_with(starter: int | None, look_s: float = 1.0) -> None:
+    """End this process soon after its launcher, or who started that, was killed: nobody else would, and it holds a GPU.
+
+    Parameters
+    ----------
+    starter
+        The process that started the launcher, if anybody waits for it.
+    look_s
+        Time between two looks [s].
+    """
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher and (starter is None or _lives(starter)):
+            time.sleep(look_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _member(options: argparse.Namespace) -> int:

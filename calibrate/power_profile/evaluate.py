@@ -145,7 +145,8 @@ def doubts(profile: PowerProfile) -> tuple[str, ...]:
             told.append(f"a plain window leaves {sensor.misfit:.0%} of sensor {sensor.name} unexplained")
         if not sensor.regular:
             told.append(
-                f"sensor {sensor.name} moves irregularly; its times are known to {duration(sensor.timing_error_s)}"
+                f"sensor {sensor.name} moves irregularly, or faster than it is read; its times are known to"
+                f" {duration(sensor.timing_error_s)}"
             )
     finest = min(float(np.min(curve.width_s)) for curve in profile.curves.values())
     error = profile.clock.standard_error_s + profile.clock.bound_s

@@ -11,6 +11,8 @@ from joulecast.errors import MeasurementError
 
 #: Fewer movements of a sensor than this tell nothing of its rhythm.
 FEWEST_MOVES = 8
+#: A sensor of which more than this share of the polls find a new value moves faster than it is polled.
+FASTER = 0.95
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +75,8 @@ def _moves(channel: Channel) -> tuple[Array, Array, float, float, bool]:
 
     Each change happened between two polls. If one rhythm ``a + P·k`` explains all of them, it gives the time of every
     movement far better than a single pair of polls, also of those that happened to repeat the value; otherwise the
-    middle between the polls stands.
+    middle between the polls stands. Where all polls find a new value, the sensor moves faster than they do: the value
+    is younger than the shortest time between two, and stands for the moment of its poll; the lag takes its mean age.
     """
     times, values = channel.times_s, channel.values
     changed = np.flatnonzero(np.diff(values) != 0.0)
@@ -81,6 +84,10 @@ def _moves(channel: Channel) -> tuple[Array, Array, float, float, bool]:
         raise MeasurementError(
             f"the sensor {channel.name!r} moved {len(changed)} times only", remedy="Take more runs or longer ones."
         )
+    if len(changed) > FASTER * (len(times) - 1):
+        gaps = np.diff(times[changed + 1])
+        error = float(np.quantile(gaps, 1.0 - FASTER)) / np.sqrt(12.0)
+        return times[changed + 1], values[changed + 1], float(np.median(gaps)), error, False
     low, high = times[changed], times[changed + 1]
     middle, half = (low + high) / 2, (high - low) / 2
     period, first = _rhythm(middle, half)

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.errors import InputError, MeasurementError
@@ -48,6 +47,7 @@ def group_command(size: int, folder: Path, budget_s: float) -> list[str]:
     """What starts a group."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     options = ["--record", str(group_folder(folder, size)), "--budget", f"{budget_s:.0f}"]
+    options += ["--starter", str(os.getpid())]
     return [sys.executable, *launcher, "-m", ENTRY, *options]
 
 
@@ -59,12 +59,9 @@ def measure_group(command: Sequence[str], budget_s: float) -> None:
     MeasurementError
         It ended with an error, or not at all; the message has its last words.
     """
-    with (
-        _unwinding(),
-        subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        ) as group,
-    ):
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as group:
         try:
             _, said = group.communicate(timeout=budget_s + GRACE_S)
         except subprocess.TimeoutExpired:
@@ -89,20 +86,3 @@ def _end(group: subprocess.Popen[str]) -> None:
         group.wait(LEAVE_S)
     except subprocess.TimeoutExpired:
         os.killpg(group.pid, signal.SIGKILL)
-
-
-@contextmanager
-def _unwinding() -> Iterator[None]:
-    """Meanwhile signals that would end this process at once end what it has started first."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    found = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
-    for number in found:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in found:
-            signal.signal(number, signal.SIG_DFL)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import current_thread, main_thread
 
 from joulecast.calibrate.devices import locator_of, open_device
 from joulecast.calibrate.devices.checks import examine
@@ -92,6 +94,11 @@ def measure_card(
     MeasurementError
         Nothing can be run on the card.
     """
+    with unwinding():
+        return _measured(options, say, agree)
+
+
+def _measured(options: LiveOptions, say: Callable[[str], None], agree: Callable[[str], bool]) -> tuple[Path, Outcome]:
     with closing(open_device(locator_of(options.device))) as device, reserved(device):
         facts = device.facts
         sizes = group_sizes(options.gpus, _present(facts)) if options.gpus else []
@@ -102,9 +109,39 @@ def measure_card(
         settings = SessionSettings(share * options.budget_s, active)
         folder = options.record or Path(f"{slug(facts.name)}.recording")
         outcome = _measure(device, folder, options, settings, say)
-    for size in sizes:
-        _measure_group(size, folder, GROUPS_SHARE * options.budget_s / len(sizes), say)
+    with _kept(folder, say):
+        for size in sizes:
+            _measure_group(size, folder, GROUPS_SHARE * options.budget_s / len(sizes), say)
     return folder, outcome
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Meanwhile signals that would end this process at once first end what it has started, and tell what is kept."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    ours = current_thread() is main_thread()  # no other may say what a signal does
+    deadly = [n for n in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(n) is signal.SIG_DFL]
+    for number in deadly:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in deadly:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _kept(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Whoever ends it early learns what is kept."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt, SystemExit) as end:
+        how = "" if isinstance(end, InputError) else "interrupted: "
+        say(f"{how}what was measured is kept in {folder}: the same command goes on, or fit it with --replay {folder}")
+        raise
 
 
 def _examine(device: Device, active: bool, say: Callable[[str], None]) -> bool:
@@ -148,13 +185,16 @@ def _measure(
             write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
         if recorder.resumed:
             _tell_resumed(recorder, folder, settings.budget_s, say)
-            description = base_of_card(recorded_base(recorder.recording.card, folder), facts)
+            begun = base_of_card(recorded_base(recorder.recording.card, folder), facts)
+            if options.base and begun.device != description.device:
+                raise _other_base(options.base, begun.name, folder)
+            description = begun
         others = recorded_others(recorder.recording.card)
         if others:
             say(f"{len(others)} rows of other cards of this kind are known beforehand")
         benchmarks, done = _benchmarks(facts, description), recorder.recording.done
         benchmarks += [b for b in swept(benchmarks, facts) if settings.active or b.name in done]
-        with Display(settings.budget_s, say) as display:
+        with Display(settings.budget_s, say) as display, _kept(folder, say):
             session = Session(
                 device,
                 own.runner,
@@ -167,14 +207,19 @@ def _measure(
                 missing=own.missing,
                 others=others,
             )
-            try:
-                outcome = session.run()
-            except InputError:
-                say(f"what was measured is kept in {folder}: go on with it, or fit it with --replay {folder}")
-                raise
+            outcome = session.run()
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
     _tell(outcome, folder, say)
     return outcome
+
+
+def _other_base(base: str, begun: str, folder: Path) -> InputError:
+    """What was chosen from one card's facts does not go on from another's; what was measured holds for both."""
+    return InputError(
+        f"{base} has other data-sheet facts than those of {begun}, with which {folder} was begun",
+        key="--base",
+        remedy=f"Leave --base out, give --record another folder, or fit again with --replay {folder} --base {base}.",
+    )
 
 
 def _benchmarks(facts: CardFacts, description: GpuDescription) -> list[Microbenchmark]:

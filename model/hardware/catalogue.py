@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.files import read_text
-from joulecast.model.hardware.catalogue_packages import PackagedGpu, packaged_gpus
+from joulecast.model.hardware.catalogue_packages import PackagedGpu, broken_package, packaged_gpus
 from joulecast.model.hardware.derivation import complete
 from joulecast.model.hardware.description import Facts, GpuDescription, Parameter
 from joulecast.model.hardware.description_file import ParsedDescription, parse_description, parse_facts, parse_training
@@ -44,8 +44,27 @@ def load_gpu(name_or_path: str | Path) -> GpuDescription:
 
 
 def gpu_names() -> list[str]:
-    """Names of the shipped GPUs and of those that other packages add, sorted."""
-    return sorted({*_built_in("gpus"), *_packaged()})
+    """Names of the shipped GPUs and of those that other packages add and that can be read, sorted."""
+    return sorted({*_built_in("gpus"), *_added()[0]})
+
+
+def broken_gpus() -> list[InputError]:
+    """What is wrong with GPUs that other packages add: the package, its problem, and the remedy."""
+    return _added()[1]
+
+
+def _added() -> tuple[list[str], list[InputError]]:
+    """Names of other packages' GPUs that can be read, and what is wrong with the others."""
+    added, broken = _packaged()
+    names = []
+    for name, gpu in added.items():
+        try:
+            load_gpu(name)
+        except InputError as error:
+            broken.append(broken_package(gpu.package, str(error).removesuffix(f". {error.remedy}")))
+        else:
+            names.append(name)
+    return names, broken
 
 
 def gpu_package(name_or_path: str | Path) -> str:
@@ -127,7 +146,7 @@ def _load_gpu(name: str, seen: tuple[str, ...]) -> GpuDescription:
     # Files may change between two calls; what a package ships does not.
     if is_path(name):
         return _complete(read_gpu(name), (*seen, _beside("", name)))
-    if isfile(name) and name not in gpu_names():
+    if isfile(name) and name not in (*_built_in("gpus"), *_packaged()[0]):
         remedy = "Give a TOML file, as joulecast calibrate --out GPU.toml writes it."
         raise InputError("a description of a GPU ends in .toml", file=name, remedy=remedy)
     return _load_shipped(name, seen)
@@ -184,13 +203,16 @@ def _gpu_text(name: str) -> tuple[str, str]:
 
 
 def _packaged_gpu(name: str) -> PackagedGpu:
-    added = _packaged()
+    added, broken = _packaged()
     if name not in added:
-        raise UnknownNameError("GPU", name, {*_built_in("gpus"), *added})
+        error = UnknownNameError("GPU", name, {*_built_in("gpus"), *added})
+        if broken:  # which may be where it is
+            error.reword(f"{error.message}; {broken[0]}", error.key, error.remedy)
+        raise error
     return added[name]
 
 
-def _packaged() -> dict[str, PackagedGpu]:
+def _packaged() -> tuple[dict[str, PackagedGpu], list[InputError]]:
     return packaged_gpus(_built_in("gpus"))
 
 

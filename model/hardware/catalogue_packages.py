@@ -44,8 +44,10 @@ class PackagedGpu:
     package: str
 
 
-def packaged_gpus(shipped: Collection[str]) -> dict[str, PackagedGpu]:
-    """GPUs that installed packages add, by name.
+def packaged_gpus(shipped: Collection[str]) -> tuple[dict[str, PackagedGpu], list[InputError]]:
+    """GPUs that installed packages add, by name, and what is wrong with the others of such packages.
+
+    Wrong is an object that cannot be loaded or is no path, and a name that exists already.
 
     Looked up late, and only for names that are not shipped: the search reads the metadata of every installed package.
 
@@ -53,21 +55,23 @@ def packaged_gpus(shipped: Collection[str]) -> dict[str, PackagedGpu]:
     ----------
     shipped
         Names that are taken.
-
-    Raises
-    ------
-    InputError
-        A package's object cannot be loaded or is no path, or its GPU has a name that exists already.
     """
     found: dict[str, PackagedGpu] = {}
+    broken: list[InputError] = []
     for entry in _entries(tuple((folder, _changed_ns(folder)) for folder in sys.path)):
         package = _package_of(entry)
-        for name, file in _files(entry, package).items():
+        try:
+            files = _files(entry, package)
+        except InputError as error:
+            broken.append(error)
+            continue
+        for name, file in files.items():
             if name in shipped or name in found:
                 taken = found[name].package if name in found else "joulecast"
-                raise _broken(package, entry, f"adds GPU {name!r}, which {taken} has already")
-            found[name] = PackagedGpu(file, package)
-    return found
+                broken.append(_broken(package, entry, f"adds GPU {name!r}, which {taken} has already"))
+            else:
+                found[name] = PackagedGpu(file, package)
+    return found, broken
 
 
 @lru_cache(maxsize=1)
@@ -106,8 +110,9 @@ def _package_of(entry: EntryPoint) -> str:
 
 
 def _broken(package: str, entry: EntryPoint, problem: str) -> InputError:
-    return InputError(
-        f"its entry point {entry.name!r} of {ENTRY_POINT_GROUP} {problem}",
-        file=package,
-        remedy="Update or uninstall that package.",
-    )
+    return broken_package(package, f"its entry point {entry.name!r} of {ENTRY_POINT_GROUP} {problem}")
+
+
+def broken_package(package: str, problem: str) -> InputError:
+    """The error of a package whose GPUs, or one of them, cannot be read."""
+    return InputError(problem, file=package, remedy="Update or uninstall that package.")

@@ -95,6 +95,15 @@ def test_the_command_writes_a_description_that_loads(rows, tmp_path, capsys):
     assert values["kernel", "gemm.eta"] == description.kernel["gemm.eta"]
 
 
+def test_one_product_alone_can_be_fitted(tmp_path, capsys):
+    file, out = tmp_path / "one.jsonl", tmp_path / "one.toml"
+    row = {"name": "one", "op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "time_s": 0.00168}
+    file.write_text(json.dumps(row | {"power_w": 692.6, "sm_clock_mhz": 1440.0, "target_window_s": 1.8}) + "\n")
+    assert status_of("calibrate", "--rows", file, "--base", "h200-sxm", "--out", out) == 0
+    assert f"fitted 1 row; wrote {out}" in capsys.readouterr().err
+    assert load_gpu(out).kernel.discrepancy == {}  # nothing was left to hold it against
+
+
 def test_a_file_without_a_usable_row_is_named(tmp_path):
     file = tmp_path / "empty.jsonl"
     file.write_text("")

@@ -29,6 +29,17 @@ def test_a_window_that_is_not_told_is_found():
     assert profile.ssp.power_w == pytest.approx(570.0, rel=0.03)
 
 
+@pytest.mark.parametrize("poll_s", [2e-3, 4e-3])
+def test_a_sensor_that_is_faster_than_its_reads_is_learnt(poll_s):
+    profile = take(TRUTH, [replace(LOGGER, window_s=1e-3, tells_window=False, poll_s=poll_s)], 2, runs=300)
+    sensor = profile.sensors[0]
+    # A value is up to one period old when it is read: that widens its window, and its mean age is the lag.
+    assert 1e-3 < sensor.window_s < 2e-3 and sensor.window_error_s < 1e-4
+    assert 0.0 < sensor.lag_s < 0.7e-3
+    assert profile.ssp.power_w == pytest.approx(KERNEL.mean_power_w, rel=POWER)
+    assert any("faster than it is read" in line for line in profile.warnings)
+
+
 def test_an_averaging_logger_of_1_millisecond_resolves_less_and_says_so():
     blurred = replace(LOGGER, window_s=1e-3)
     profile = take(TRUTH, [blurred], 0, runs=200)

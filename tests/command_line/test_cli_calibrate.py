@@ -8,7 +8,10 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import command
@@ -246,17 +249,33 @@ def test_a_foreign_and_a_torn_recording(here: Path, recorded: Path, capsys: pyte
     assert "the last line was cut off" in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_says_that_the_rows_are_kept(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     def interrupted(self: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr(live.Session, "run", interrupted)
     status, _, err = run(capsys, "--device", "sim:card.json", "--out", "gpu.toml")
-    assert status == 130
-    assert "what was measured is kept, and the same command goes on" in err
+    assert status == 128 + number
+    kept = f"interrupted: what was measured is kept in {RECORDING}: the same command goes on, or fit it with --replay"
+    assert kept in err
     assert not Path("gpu.toml").exists()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_recording_goes_on_with_the_facts_that_it_was_begun_with(
+    here: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(recorded, "rec")
+    whole, go_on = Path("rec/recording.jsonl").read_text(), ("--device", "sim:card.json", "--record", "rec")
+    status, _, err = run(capsys, *go_on, "--budget", "24s", "--base", "a40")
+    assert status == 2
+    assert "[--base]: a40 has other data-sheet facts than those of h200-sxm, with which rec was begun. " in err
+    assert "fit again with --replay rec --base a40." in err
+    assert Path("rec/recording.jsonl").read_text() == whole
+    assert run(capsys, *go_on, "--budget", "16s", "--base", "h200-sxm")[0] == 0
 
 
 def test_a_base_from_a_file_stays_with_the_recording(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,6 +420,7 @@ def test_groups_of_gpus_start_one_process_each() -> None:
     assert command[command.index("--nproc-per-node") + 1] == "4"
     assert command[command.index("--record") + 1] == str(Path("rec/gpus-4"))
     assert command[command.index("--budget") + 1] == "60"
+    assert command[command.index("--starter") + 1] == str(os.getpid())
 
 
 def test_a_group_that_fails_says_its_last_words() -> None:
@@ -422,10 +442,28 @@ def test_no_process_of_a_group_outlives_it(ending: str, tmp_path: Path, monkeypa
         f"try:\n    {killer}\n    one.wait()\nfinally:\n    one.wait()\n"
     )
     monkeypatch.setattr(groups, "GRACE_S", 3.0 if ending == "hangs" else 60.0)
-    with pytest.raises((MeasurementError, SystemExit, KeyboardInterrupt)):
+    with pytest.raises((MeasurementError, SystemExit, KeyboardInterrupt)), live.unwinding():
         measure_group([sys.executable, "-c", code], 0.0)
     with pytest.raises(ProcessLookupError):
         os.kill(int(member.read_text()), 0)
+
+
+@pytest.mark.parametrize("killed", ["launcher", "starter"])
+def test_a_member_of_a_group_ends_with_who_started_it(killed: str) -> None:
+    """Nobody else ends it where these are killed: it would hold its GPU."""
+    member = "import sys, time; from joulecast.calibrate.microbenchmarks.distributed import end_with\n"
+    member += "end_with(int(sys.argv[1]), 0.05); print(__import__('os').getpid(), flush=True); time.sleep(60)"
+    launcher = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], sys.argv[2]])"
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as starter:
+        arguments = [sys.executable, "-c", launcher, member, str(starter.pid)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as group:
+            assert group.stdout is not None
+            os.kill(int(group.stdout.readline()), 0)
+            begin = time.monotonic()
+            (group if killed == "launcher" else starter).kill()
+            (group if killed == "launcher" else starter).wait()
+            assert group.stdout.read() == "" and time.monotonic() - begin < 30.0  # it ends when the member does
+        starter.kill()
 
 
 def test_recordings_of_groups_are_replayed_with_the_single_card(

@@ -190,7 +190,7 @@ def test_an_error_names_the_option_with_its_dashes(capsys, examples, arguments, 
     assert says in refused(capsys, *(plan if a == "PLAN" else a for a in arguments))
 
 
-@pytest.mark.parametrize("ending", ["pdf", "png", "SVG"])
+@pytest.mark.parametrize("ending", ["pdf", "png", "SVG", "txt", "json"])
 def test_a_report_is_not_called_as_another_kind_of_file(capsys, tmp_path, ending):
     plan, report = tmp_path / "plan.toml", tmp_path / f"report.{ending}"
     plan.write_text(PLAN, encoding="utf-8")

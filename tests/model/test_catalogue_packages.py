@@ -10,8 +10,11 @@ import pytest
 from command import status_of
 
 import joulecast.model
+from joulecast.calibrate.devices.simulated import SimulatedCard
+from joulecast.calibrate.sessions.base import base_name
+from joulecast.command_line.machine import catalogue
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.hardware.catalogue import gpu_names, gpu_package, load_gpu
+from joulecast.model.hardware.catalogue import broken_gpus, gpu_names, gpu_package, load_gpu
 
 SHIPPED = Path(joulecast.model.__file__).parent / "catalogue_data" / "gpus"
 
@@ -116,12 +119,33 @@ def test_the_command_line_says_whose_gpu_it_is(site: Path, capsys: pytest.Captur
         ("a40 = fake_cards:slow", "joulecast has already"),
     ],
 )
-def test_a_broken_package_is_named_and_does_not_hide_shipped_gpus(site: Path, entries: str, words: str) -> None:
+def test_a_broken_package_is_named_and_hides_no_other_gpu(
+    site: Path, entries: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(site, entries, CODE)
-    with pytest.raises(InputError, match=words) as caught:
-        gpu_names()
-    assert caught.value.args[0].startswith("fake-cards 1.2: ")
-    assert load_gpu("a40").name == "a40"
+    (problem,) = broken_gpus()
+    assert str(problem).startswith("fake-cards 1.2: ") and words in str(problem)
+    assert load_gpu("a40").name == "a40" and "a40" in gpu_names()
+    with pytest.raises(UnknownNameError, match=f"unknown GPU 'a41'; fake-cards 1.2: .*{words}.*'a40'"):
+        load_gpu("a41")
+    assert status_of("gpus") == 2
+    listed, told = capsys.readouterr()
+    assert "\na40 " in listed and told == f"error: {problem}\n"
+    assert words in catalogue()
+
+
+def test_a_broken_description_of_a_package_is_named_and_hides_no_other(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, "cards = fake_cards:FOLDER", CODE)
+    file = site / "fake_cards" / "cards" / "torn-card.toml"
+    file.write_text(file.with_name("quick-card.toml").read_text().replace("sm_count", "sm_cnt"))
+    assert status_of("gpus", "--json") == 2
+    listed, told = capsys.readouterr()
+    names = {row["name"] for row in json.loads(listed)}
+    assert "slow-card" in names and "torn-card" not in names
+    assert told.startswith(f"error: fake-cards 1.2: {file}:") and "'sm_cnt'. Update" in told
+    assert base_name(SimulatedCard("h200-sxm").facts) == "h200-sxm"
 
 
 def test_unknown_names_come_with_the_nearest_of_other_packages(site: Path) -> None:

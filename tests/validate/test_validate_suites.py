@@ -182,6 +182,15 @@ def test_each_fold_is_predicted_by_its_own_fit() -> None:
     assert len(result.rows) == 75
 
 
+def test_fits_that_take_long_are_told_of_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    for most_s, count in ((3600.0, 0), (-1.0, 1)):
+        monkeypatch.setattr("joulecast.validate.suites.LONG_S", most_s)
+        data = RECORDED / "kernels_steady.jsonl"
+        run_suite("kernels", data, folds=7, predict=oracle, fit=lambda rows, base: base, say=told.append)
+        assert told == ["7 fits, one for each fold, take some 0:00; fewer --folds take less"] * count
+
+
 def test_calibrate_rows_scores_the_others() -> None:
     used: list[int] = []
 

@@ -161,11 +161,11 @@ def amd_devices() -> dict[str, Any]:
 
 
 def catalogue() -> str:
-    """How many GPUs and models are shipped."""
+    """How many GPUs and models there are, and what is wrong with others that packages add."""
     from joulecast.model.architecture.hf import model_names
-    from joulecast.model.hardware.catalogue import gpu_names
+    from joulecast.model.hardware.catalogue import broken_gpus, gpu_names
 
-    return f"{len(gpu_names())} GPUs, {len(model_names())} models"
+    return "; ".join([f"{len(gpu_names())} GPUs, {len(model_names())} models", *map(str, broken_gpus())])
 
 
 def abilities(present: set[str], cards: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import typer
 from joulecast.command_line import output
 from joulecast.command_line.destinations import check_destinations
 from joulecast.command_line.options import command_of
-from joulecast.errors import InputError
+from joulecast.errors import InputError, counted
 from joulecast.files import write_text
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ def _measured(asked: CalibrateAsked, device: str) -> tuple[Path, Outcome]:
     )
     try:
         return measure_card(options, output.progress, lambda question: asked.yes or _agrees(question))
-    except KeyboardInterrupt:
-        output.progress("interrupted: what was measured is kept, and the same command goes on from there")
+    except KeyboardInterrupt:  # which has said what is kept
         raise typer.Exit(130) from None
 
 
@@ -201,7 +200,7 @@ def _answer(asked: CalibrateAsked, fit: RowsFit, live: dict[str, Any]) -> None:
     aside = f", left out {fit.left_out} that only validate" if fit.left_out else ""
     for line in unread_lines(fit.unread):
         output.progress(f"warning: {line}")
-    output.progress(f"fitted {fit.rows} rows{aside}{f'; wrote {out}' if out else ''}")
+    output.progress(f"fitted {counted(fit.rows, 'row')}{aside}{f'; wrote {out}' if out else ''}")
     if live:
         live["session"] = asdict(live["session"])
     report = {"out": None if out is None else str(out), **live, **report_dict(fit)}

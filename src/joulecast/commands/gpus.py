@@ -16,8 +16,8 @@ def register(app: typer.Typer) -> None:
 
 
 def list_gpus(json: bool, csv: bool) -> None:
-    """Print the catalogue of GPUs."""
-    from joulecast.model.hardware.catalogue import gpu_names, gpu_package, load_gpu
+    """Print the catalogue of GPUs; of those that cannot be read standard error tells, and the exit status."""
+    from joulecast.model.hardware.catalogue import broken_gpus, gpu_names, gpu_package, load_gpu
 
     rows = []
     for name in gpu_names():
@@ -39,6 +39,10 @@ def list_gpus(json: bool, csv: bool) -> None:
     if not (json or csv):
         rows = [_short(row) for row in rows]
     output.print_rows(rows, as_json=json, as_csv=csv)
+    if broken := broken_gpus():
+        for error in broken:
+            output.progress(f"error: {error}")
+        raise typer.Exit(broken[0].exit_status)
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

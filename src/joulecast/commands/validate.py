@@ -91,6 +91,7 @@ def validate(
             fit_rows=fit_rows,
             calibrate_rows=calibrate_rows,
             leave_out=leave_out,
+            say=output.progress,
         )
     whole = result.to_dict()
     if report is not None and whole["rows"]:

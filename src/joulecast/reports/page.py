@@ -25,8 +25,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 #: Where the one function of Plotly's script begins and ends, without and with brackets around it.
 FACTORY = (("this, () => {", "this, (() => {"), ("return Plotly;\n}));", "return Plotly;\n})));"))
 
-#: Endings of pictures, which a reader may hope for.
-OTHER_FORMS = (".pdf", ".png", ".svg")
+#: Endings of a page; none is well too. Who gives another hopes for another form.
+ENDINGS = ("", ".html", ".htm")
 #: What the keyboard does in a chart.
 KEYS = "Arrow keys move between points, Enter keeps what a point says, plus and minus zoom, 0 shows all."
 
@@ -169,8 +169,8 @@ def check_report(path: Path) -> None:
         raise InputError("no such folder", file=str(path.parent), key="--report", remedy="Create it first.")
     if path.is_dir():
         raise InputError("is a folder", file=str(path), key="--report", remedy="Give a file, such as report.html.")
-    if path.suffix.lower() in OTHER_FORMS:
-        remedy = f"Call it {path.with_suffix('.html').name}; `joulecast plot` draws figures."
+    if path.suffix.lower() not in ENDINGS:
+        remedy = f"Call it {path.with_suffix('.html').name}; --json prints data, and `joulecast plot` draws figures."
         raise InputError("a report is an HTML page", file=str(path), key="--report", remedy=remedy)
 
 
