@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from joulecast.errors import InputError
+from joulecast.files import read_text
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.iteration.result import Iteration
 from joulecast.simulator.plan_file.gpu import as_trained, gpu_of
+from joulecast.simulator.plan_file.names import resolve_path
 from joulecast.simulator.plan_file.plan import plan_from_dict
-from joulecast.simulator.plan_file.source import apply_overrides, read_toml
+from joulecast.simulator.plan_file.source import Source, apply_overrides, read_toml
 
 #: What a plan that came as tables is called in messages.
 UNNAMED = "plan"
@@ -26,7 +29,8 @@ class MeteredPlan:
     Attributes
     ----------
     tables
-        As they stand in a PLAN.toml, with what was overridden.
+        As they stand in a PLAN.toml, with what was overridden, and with the content of a ``config.json`` for its path,
+        so that the row can be read anywhere.
     file
         Where they come from: paths in a plan are meant relative to its folder.
     iteration
@@ -65,7 +69,19 @@ def metered_plan(plan: str | Path | Mapping[str, Any], overrides: Sequence[str] 
         tables, file = apply_overrides(plan, wanted)[0], UNNAMED
     else:
         raise InputError(f"{type(plan).__name__} is no plan", remedy="Give the path of a PLAN.toml, or its tables.")
-    return MeteredPlan(tables, file, forecast_of(tables, file))
+    iteration = forecast_of(tables, file)
+    return MeteredPlan(_with_model(tables, file), file, iteration)
+
+
+def _with_model(tables: Mapping[str, Any], file: str) -> Mapping[str, Any]:
+    model = tables["workload"]["model"]
+    if not isinstance(model, str):
+        return tables
+    path = Path(resolve_path(model, Source(file), "workload.model"))
+    if not (path.suffix == ".json" or "/" in model or path.is_dir()):  # a name of the catalogue
+        return tables
+    content = json.loads(read_text(path / "config.json" if path.is_dir() else path, "JSON"))
+    return {**tables, "workload": {**tables["workload"], "model": content}}
 
 
 def forecast_of(tables: Mapping[str, Any], file: str, gpu: GpuDescription | None = None) -> Iteration:

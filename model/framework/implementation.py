@@ -325,6 +325,11 @@ class Implementation(HashedOnce):
         return self.parameter_dtype != self.dtype and not self.gathered
 
     @property
+    def casts_adapters(self) -> bool:
+        """Whether it rounds adapters for their products; FSDP gathers them in the products' type."""
+        return self.lora is not None and self.lora.dtype != self.dtype and not self.gathered
+
+    @property
     def prepared(self) -> bool:
         """Whether all but linear layers in 4 bits was cast to fp32: these then give fp32 where they are given it."""
         return self.lora is not None and self.lora.prepared

@@ -78,9 +78,12 @@ DEARER = {FLEX: (0.83, 0.85), EFFICIENT: (5.4, 5.7)}
 #: Cycles of flex attention's kernels for each doubling of heads over 128, forward and backward, over those of the same
 #: operations: heads of 256 in windows of 1,024 on an H100 and an H200 (`validate/recorded/windows`) [estimates, +-8 %].
 WIDE_FLEX = (1.18, 2.3)
-#: The same of PyTorch's memory-efficient ones for each halving below 128, which run 1.2 and 1.05 times as long again in
-#: heads of 64 as FlashAttention-2's [estimates, +-5 %].
+#: The same of PyTorch's memory-efficient ones with heads of up to 64, for each halving below 128: 1.2 and 1.05 times as
+#: long again as FlashAttention-2's [estimates, +-5 %].
 NARROW_EFFICIENT = (1.25, 1.0)
+#: What heads of 65 to 127 take of the time of 128, whose kernels they run in: heads of 80 and 96 on one H200
+#: (`validate/recorded/wide_values`) [+-0.01].
+PADDED_EFFICIENT = 0.93
 #: What they reach of fp32's rate on cards without TF32, beside what others reach of TF32's: half of it [estimate].
 PLAIN_EFFICIENT = 5.0
 #: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
@@ -290,11 +293,14 @@ def _block(
         slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0)
     elif backend in FLASH_KERNELS:
         flops = flops * next_flash(shapes.head_dim, prefix, gpu, backward=backward)
-    products = flops * slower / (rate * by_backend * pace(shapes.head_dim, prefix, gpu))
+    padded = (backend == EFFICIENT) & (shapes.head_dim > 64) & (shapes.head_dim < 128)
+    dim = np.where(padded, 128.0, shapes.head_dim)
+    products = flops * slower / (rate * by_backend * pace(dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
     if backend == EFFICIENT:
-        products = products * NARROW_EFFICIENT[backward] ** np.log2(128.0 / shapes.head_dim).clip(0.0)
+        narrow = NARROW_EFFICIENT[backward] ** np.log2(128.0 / shapes.head_dim).clip(0.0)
+        products = products * np.where(padded, PADDED_EFFICIENT * 128.0 / shapes.head_dim, narrow)
     return flops, _with_scores(products, shapes.head_dim, each_score, backend, backward=backward)
 
 

@@ -46,12 +46,14 @@ class Fallback:
     energy: float
 
 
-#: Rows of whole words; single values in operands; single values in the result. Measured on one H200: 8192 x N x 4096
-#: with N = 50257, 50258 and 50260, 8192 x 8192 x K with K = 8188, 8190 and 8191, and 4225 x 4225 x 4096, which one
-#: parameter of 7 then gives within 3 % of time and 10 % of energy [estimate, elsewhere +-15 % and +-20 %].
+#: Rows of whole words; single values in the result alone; in one operand or in both, whatever the result's. Measured on
+#: one H200: 8192 x N x 4096 with N = 50257, 50258 and 50260, 8192 x 8192 x K with K = 8188, 8190 and 8191, and 4225 x
+#: 4225 x 4096, which one parameter of 7 then gives within 3 % of time; on another, heads with 50,257 words, forward and
+#: both gradients, whose times are met within 8 % (`validate/recorded/unaligned`) [elsewhere +-15 %, energy +-15 %].
 WORDS = Fallback(3.24 / 7.0, 2.1)
+RESULT = Fallback(8.3 / 7.0, 2.35)
+OPERAND = Fallback(6.6 / 7.0, 2.75)
 OPERANDS = Fallback(6.6 / 7.0, 3.6)
-RESULT = Fallback(8.3 / 7.0, 2.1)
 
 
 def unaligned_costs(
@@ -78,8 +80,13 @@ def unaligned_costs(
     if not slow.any():  # nearly every product
         return cycles, energy
     single = rows % WORD_BYTES != 0
-    kinds = ((slow, WORDS), (single[:2].any(axis=0), OPERANDS), (single[2], RESULT))
-    for found, kind in kinds:  # the slowest that applies
+    kinds = (
+        (slow, WORDS),
+        (single[2], RESULT),
+        (single[:2].any(axis=0), OPERAND),
+        (single[:2].all(axis=0), OPERANDS),
+    )
+    for found, kind in kinds:  # the last that applies
         cycles = np.where(found, max(1.0, kind.slowdown * slowdown), cycles)
         energy = np.where(found, kind.energy, energy)
     return cycles, energy

@@ -22,6 +22,7 @@ from joulecast.model.transformer import (
     operator_checkpoints,
     state_space,
     stored_narrow,
+    transformers_attention,
     unfused_attention,
     value_head,
 )
@@ -47,7 +48,9 @@ class MicroBatchBytes:
     boundary, logits
         The residual stream between two stages, and the logits.
     layer_transient, loss_transient
-        Temporary results at the worst moment of a layer's backward, and of the loss's.
+        Temporary results at the start of a layer's backward, and at the worst moment of the loss's.
+    attention_transient
+        At attention of separate kernels, when the loss has freed what it kept; 0 where attention is one kernel.
     user_buffers, exchange_buffers
         Buffers of stepwise communication, and of HybridEP, outside PyTorch's allocator.
     """
@@ -61,6 +64,12 @@ class MicroBatchBytes:
     loss_transient: float
     user_buffers: float
     exchange_buffers: float
+    attention_transient: float = 0.0
+
+    @property
+    def backward_transient(self) -> float:
+        """At the worst moment of a layer's backward."""
+        return max(self.layer_transient, self.attention_transient)
 
 
 @lru_cache(maxsize=4096)
@@ -80,6 +89,7 @@ def micro_batch_bytes(
         loss_transient=loss_transient_bytes(s),
         user_buffers=_user_buffer_bytes(s),
         exchange_buffers=_exchange_buffer_bytes(s),
+        attention_transient=max((one.attention_transient for one in each), default=0.0) or attention_transient_bytes(s),
     )
 
 
@@ -348,3 +358,16 @@ def layer_transient_bytes(s: Shard) -> float:
     if implementation.recompute == "full" and not implementation.keeps_products:
         gradients += whole_layer_bytes(s) - boundary_bytes(s)
     return gradients
+
+
+def attention_transient_bytes(s: Shard) -> float:
+    """The same when attention of separate kernels makes its softmax's gradient, and the MLP's part is gone.
+
+    Gradients of the weights behind it are there by then.
+    """
+    if not transformers_attention.applies(s):
+        return 0.0
+    run, behind = s.implementation, s.up_width + s.ffn + s.attention_width
+    weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.config.hidden * behind)
+    again = whole_layer_bytes(s) - boundary_bytes(s) if run.recompute == "full" else saved_bytes(s)
+    return transformers_attention.gradient_bytes(s) + weights + again - modules_kept.mlp_bytes(s)

@@ -227,7 +227,7 @@ def _gathered_and_gradients(
     gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
     if implementation.framework != "megatron":
         counted = transient + gathered
-        in_backward = whole[1] + one.layer_transient - counted, whole[2]
+        in_backward = whole[1] + one.backward_transient - counted, whole[2]
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
         gradients = gradients_at_peak(
@@ -276,7 +276,7 @@ def _kept_bytes(one: MicroBatchBytes, stacks: Sequence[float], rank: PipelineRan
 
 def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> float:
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
-    s, moments = one.shard, [one.layer_transient]
+    s, moments = one.shard, [one.layer_transient, one.attention_transient - one.ends * rank.last]
     if rank.last:
         moments += [one.loss_transient, reference_transient_bytes(s)]
         if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone

@@ -11,12 +11,12 @@ from __future__ import annotations
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.lora import Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import lora_linear, modules_layer
+from joulecast.model.transformer import modules_layer
 
 
 def shares_inputs(s: Shard, lora: Lora) -> bool:
     """Whether adapters keep their products' inputs as they are."""
-    return not lora.dropout and not lora.prepared and (not lora_linear.cast(s, lora) or bool(lora.base))
+    return not lora.dropout and not lora.prepared and (not s.implementation.casts_adapters or bool(lora.base))
 
 
 def normed_inputs(s: Shard, lora: Lora) -> int:
@@ -36,7 +36,7 @@ def adapter_bytes(s: Shard, lora: Lora) -> float:
     size = float(DTYPE_BYTES[s.implementation.dtype])
     own = (0.0 if shares_inputs(s, lora) else size) + (1.0 if lora.dropout else 0.0)
     narrow = own if lora.dropout or not lora.prepared else 0.0  # what attention gives is narrow as it is
-    rounded = size if lora_linear.cast(s, lora) else 0.0
+    rounded = size if s.implementation.casts_adapters else 0.0
     kept = 0.0
     for name, outputs, inputs in modules_layer.linears(s):
         if name in lora.targets:
@@ -56,7 +56,7 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
     if "down" in lora.targets and lora.prepared:
         most = 3 * wide
     elif "down" in lora.targets:
-        casts = lora_linear.cast(s, lora) and not lora.base
+        casts = s.implementation.casts_adapters and not lora.base
         undone = wide + (wide if lora.dropout else size) if casts else 0.0
         most = max(undone, 3 * size)
     return s.tokens * s.ffn * most + (size * s.config.hidden * s.ffn if lora.base else 0.0)

@@ -46,6 +46,8 @@ WIDE = 4.0
 FORMULA_TENSORS, PLAIN_TENSORS = 5, 2
 #: The same in units of a narrow tensor where autocast takes the power, and what follows, in fp32.
 FORMULA_AUTOCAST = 8
+#: A squared ReLU's there: what is squared, the same in fp32, and the result rounded.
+SQUARE_AUTOCAST = 4
 #: The same of a gated MLP, eager and where its activation is computed again: compiled, or by Liger's kernel.
 GATED_TENSORS, GATED_COMPILED = 4, 3
 
@@ -62,7 +64,7 @@ def layer_bytes(s: Shard) -> float:
     inputs = s.config.layer_norms if pytorch_norm.unfused(s) else s.config.norm_inputs
     read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if _cast_anew(s) else size
     norms = hidden * (inputs * _norm_input(s) * s.norm_tokens + copies * read * s.tokens)
-    widths = s.tokens * (size * _attention_width(s) + DTYPE_BYTES[s.between.implementation.dtype] * _mlp_width(s))
+    widths = s.tokens * size * _attention_width(s) + mlp_bytes(s)
     weights = 0 if s.implementation.prepared else hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
     if s.state_space is not None:
         weights += hidden * (s.state_space.projected + s.state_space.inner)
@@ -159,6 +161,11 @@ def _read_by_attention(s: Shard) -> int:
     return s.qkv_width + s.attention_width + (rotated if joint else 0)
 
 
+def mlp_bytes(s: Shard) -> float:
+    """Of the MLP's width: what an attention's backward finds gone."""
+    return float(s.tokens * DTYPE_BYTES[s.between.implementation.dtype] * _mlp_width(s))
+
+
 def _mlp_width(s: Shard) -> int:
     lora = s.implementation.lora
     return _mlp_tensors_width(s) - (0 if lora is None or lora_kept.keeps_activation(s, lora) else s.ffn)
@@ -170,8 +177,10 @@ def _mlp_tensors_width(s: Shard) -> int:
         again = s.implementation.compiled or liger_kernels.swaps_gate(s)
         return s.ffn * (GATED_COMPILED - _cast_anew(s) if again else GATED_TENSORS)
     if modules_activation.formula(s):
-        mixed = s.implementation.autocast and not s.implementation.prepared
+        mixed = modules_activation.wide_powers(s) and not s.implementation.prepared
         return s.ffn * (FORMULA_AUTOCAST if mixed else FORMULA_TENSORS)
+    if modules_activation.squared(s):
+        return s.ffn * SQUARE_AUTOCAST
     return s.ffn * (PLAIN_TENSORS + modules_activation.quick(s) - _cast_anew(s))
 
 

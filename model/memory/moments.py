@@ -9,6 +9,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import liger_kept, modules_kept
 from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_bytes
 from joulecast.model.memory.states import parameter_bytes
+from joulecast.model.transformer import liger_loss
 from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards
 def beside_table_bytes(one: MicroBatchBytes, split: StateShards, outside: float) -> float:
     """What the embedding's backward holds beside all gradients, in the end of PyTorch's.
 
-    A tied table's gradient is dense before it is added to the head's. FSDP has the table's gradient whole, and a copy
-    in the type that it is reduced in, while what is ``outside`` the layers is gathered. Where it is the peak, of
-    iterations on H200s with full recomputation or few layers, it is met within 0.1 %
-    (`train_host.jsonl`, `train_modules_second.jsonl`).
+    A tied table's gradient is dense before it is added to the head's; where that is a view that its product gives, not
+    a copy (under ``torch.autocast``, or by Liger's loss), their sum is a third one. FSDP has the table's gradient
+    whole, and a copy in the type that it is reduced in, while what is ``outside`` the layers is gathered. Where it is
+    the peak, of iterations on H200s with full recomputation or few layers, it is met within 0.1 %
+    (`train_host.jsonl`, `train_modules_second.jsonl`, `train_muon.jsonl`, `train_random_second.jsonl`).
     """
     run = one.shard.implementation
     if run.lora is not None:
@@ -80,7 +82,8 @@ def beside_table_bytes(one: MicroBatchBytes, split: StateShards, outside: float)
         return _table(one) * (DTYPE_BYTES["fp32"] + DTYPE_BYTES[run.dtype]) + one.boundary
     if split.parameters > 1:
         return outside + _table(one) * (DTYPE_BYTES[run.dtype] + DTYPE_BYTES[run.gradient_dtype])
-    return run.tied(one.shard.config) * _table(one) * DTYPE_BYTES[run.kept_gradient_dtype] + one.boundary
+    tables = 0 if not run.tied(one.shard.config) else 1 if run.autocast or liger_loss.fused(one.shard) else 2
+    return tables * _table(one) * DTYPE_BYTES[run.kept_gradient_dtype] + one.boundary
 
 
 def _table(one: MicroBatchBytes) -> float:
@@ -110,8 +113,8 @@ def gathered_at_peak(
     read = reference_transient_bytes(one.shard)
     compared = between + read if read else 0.0
     freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
-    moments = [between + one.loss_transient, compared, during + one.layer_transient - freed, transient]
-    if transient > max(one.layer_transient, one.loss_transient):  # what is outside of the layers comes last
+    moments = [between + one.loss_transient, compared, during + one.backward_transient - freed, transient]
+    if transient > max(one.backward_transient, one.loss_transient):  # what is outside of the layers comes last
         moments.append(between + transient)
     return max(moments) - transient
 

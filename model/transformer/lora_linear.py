@@ -53,11 +53,6 @@ def adapter(name: str, s: Shard) -> Lora | None:
     return lora if lora is not None and name in lora.targets else None
 
 
-def cast(s: Shard, lora: Lora) -> bool:
-    """Whether autocast rounds the adapters for their products; FSDP gathers them in the products' type."""
-    return lora.dtype != s.implementation.dtype and not s.implementation.gathered
-
-
 def written_out(name: str, s: Shard, weights: int) -> tuple[Launch, ...]:
     """A frozen weight in 4 bits written out for a product; nothing where it is kept as it is multiplied."""
     lora, dtype = s.implementation.lora, s.implementation.dtype
@@ -80,7 +75,7 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
     lora = adapter(name, s)
     if lora is None:
         return ()
-    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, cast(s, lora)
+    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, s.implementation.casts_adapters
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
@@ -106,7 +101,7 @@ def backward(
     lora = adapter(name, s)
     if lora is None:
         return (), ()
-    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, cast(s, lora)
+    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, s.implementation.casts_adapters
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input

@@ -93,6 +93,19 @@ MIXED_FORMULA_BACKWARD = (
     ("half.grad", 0.5, 0.5, False),
     ("input.grad", 1.0, 0.5, False),
 )
+#: The same of a squared ReLU, whose power is taken in fp32 as well.
+MIXED_SQUARE = (
+    ("relu", 0.5, 0.5, False),
+    ("widen", 0.5, 1.0, True),
+    ("square", 1.0, 1.0, False),
+)
+MIXED_SQUARE_BACKWARD = (
+    ("square.power", 1.0, 1.0, False),
+    ("square.double", 1.0, 1.0, False),
+    ("square.grad", 2.0, 1.0, False),
+    ("square.grad.round", 1.0, 0.5, False),
+    ("relu.grad", 1.0, 0.5, False),
+)
 
 
 def added(name: str, values: int, dtype: str, wide: str) -> Launch:
@@ -104,13 +117,26 @@ def added(name: str, values: int, dtype: str, wide: str) -> Launch:
 
 def widens(s: Shard) -> bool:
     """Whether the activation's result is in fp32 under ``torch.autocast``."""
-    return formula(s) or s.implementation.prepared
+    return formula(s) or squared(s) or s.implementation.prepared
 
 
 def formula(s: Shard) -> bool:
     """Whether the activation is one kernel for each operation of ``gelu_new``."""
     run = s.implementation
     return s.config.gelu_formula and not s.config.gated_mlp and run.modules == "transformers" and not run.compiled
+
+
+def squared(s: Shard) -> bool:
+    """Whether the activation is a squared ReLU under ``torch.autocast``."""
+    run = s.implementation
+    own = s.config.activation == "relu2" and run.modules == "transformers" and not run.compiled
+    return own and wide_powers(s)
+
+
+def wide_powers(s: Shard) -> bool:
+    """Whether ``torch.autocast`` takes powers in fp32: of values that it, or adapters beside it, made narrow."""
+    run = s.implementation
+    return run.autocast or (run.casts_adapters and not run.prepared)
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -121,8 +147,10 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         return _formula(s, BLOOM)
     if quick(s):
         return _formula(s, QUICK)
-    if formula(s) and s.implementation.autocast:
+    if formula(s) and wide_powers(s):
         return _mixed(s, MIXED_FORMULA)
+    if squared(s):
+        return _mixed(s, MIXED_SQUARE)
     return _formula(s, FORMULA) if formula(s) else eager.activation_forward(s)
 
 
@@ -134,8 +162,10 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         return _formula(s, BLOOM_BACKWARD)
     if quick(s):
         return _formula(s, QUICK_BACKWARD)
-    if formula(s) and s.implementation.autocast:
+    if formula(s) and wide_powers(s):
         return _mixed(s, MIXED_FORMULA_BACKWARD)
+    if squared(s):
+        return _mixed(s, MIXED_SQUARE_BACKWARD)
     return _formula(s, FORMULA_BACKWARD) if formula(s) else eager.activation_backward(s)
 
 

@@ -19,6 +19,7 @@ import math
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.kernels.row_softmax import PATTERN, WARP_COLUMNS
 from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
 from joulecast.model.transformer.row_operators import rounded, widened
 from joulecast.model.transformer.unfused_attention import keys_and_values
@@ -26,9 +27,9 @@ from joulecast.model.transformer.unfused_attention import keys_and_values
 #: Cycles of an SM for a score in a row that is one value longer than its aligned ones: joined, its row's maximum found,
 #: softmax, and its gradient. From gpt-oss with 2,048 tokens [estimates, +-10 %].
 JOINED, LARGEST, SOFTMAX, SOFTMAX_GRADIENT = 1.55, 0.25, 1.38, 0.73
-#: Of an aligned score: its softmax, where a warp holds a row of 2,048 (longer ones are taken to be as fast), and the
-#: addition of a mask that heads share. BLOOM, MPT and Falcon (0.63 to 0.67), and BLOOM [estimates, +-5 %].
-ROW_SOFTMAX, MASK_ADDED = 0.65, 0.65
+#: Of an aligned score: its softmax, where a warp holds a row, and the addition of a mask that heads share, of scores of
+#: two and of four bytes, by rows of 512 to 2,048 on one H200 (``validate/recorded/eager_attention``) [+-5 %].
+ROW_SOFTMAX, MASK_ADDED, WIDE_MASK_ADDED = 0.38, 0.71, 0.86
 #: Of a value of keys and values that is copied for every head. StarCoder2, 12 heads to one [estimate, +-10 %].
 REPEATED = 0.8
 
@@ -131,9 +132,11 @@ def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def row_softmax(s: Shard, dtype: str = "fp32") -> Launch:
-    """Softmax of every row of scores, by a kernel that holds a row."""
-    scores = score_count(s)
-    return issued("unary", "attention.softmax", scores, ROW_SOFTMAX * scores, activity=1.0, dtype=dtype)
+    """Softmax of every row of scores: up to 2,048 of them by a warp that holds a row, else by a block."""
+    scores, name = score_count(s), "attention.softmax"
+    if s.sequence > WARP_COLUMNS:
+        return streaming(PATTERN, name, scores, dtype=dtype, rows=score_rows(s), columns=s.sequence)
+    return issued("unary", name, scores, ROW_SOFTMAX * scores, activity=1.0, dtype=dtype)
 
 
 def row_softmax_gradient(s: Shard, dtype: str = "fp32") -> tuple[Launch, ...]:
@@ -148,7 +151,8 @@ def row_softmax_gradient(s: Shard, dtype: str = "fp32") -> tuple[Launch, ...]:
 def mask_added(name: str, s: Shard, dtype: str) -> Launch:
     """A mask that heads share added to every score."""
     scores, reads = score_count(s), 1.0 + 1.0 / s.heads
-    return issued("unary", name, scores, MASK_ADDED * scores, activity=1.0, reads=reads, dtype=dtype)
+    cycles = (WIDE_MASK_ADDED if dtype == "fp32" else MASK_ADDED) * scores
+    return issued("unary", name, scores, cycles, activity=1.0, reads=reads, dtype=dtype)
 
 
 def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:
@@ -176,6 +180,18 @@ def kept_bytes(s: Shard) -> float:
         return size * score_rows(s) * (s.sequence + 1)
     wide = 4.0 if size < 4.0 else 0.0
     return score_count(s) * (size + wide + size * s.config.attention_softcap)
+
+
+def gradient_bytes(s: Shard) -> float:
+    """What the softmax's gradient holds beside what is kept, less the rounded softmax, of which the values' was made.
+
+    The softmax's gradient in fp32, its product with the softmax and the scores' gradient are there at once, as peaks of
+    two iterations on an H200 show.
+    """
+    size = float(DTYPE_BYTES[s.implementation.dtype])
+    if s.config.attention_sinks:
+        return 3.0 * size * score_rows(s) * (s.sequence + 1)
+    return (12.0 - size * (size < 4.0)) * score_count(s)
 
 
 def product(name: str, s: Shard, m: int, n: int, k: int, layout: str, dtype: str = "") -> Launch:

@@ -37,10 +37,11 @@ OPERATION = (0.33, 0.44)
 LIGER, IN_LIGER = ".liger", (2.7, 2.7)
 #: Choosing experts, by its first product, beside kernels [+-25, +-45 %].
 ROUTER, CHOSEN = ("router", "router.dgrad"), (14.0, 10.0)
-#: A layer that is computed again: its launches in the backward over those in the forward, where autograd calls hooks
-#: for every tensor that it would have kept, which it does not with ``use_reentrant``; what its checkpoint costs in the
-#: forward and in the backward [+-25 %].
-AGAIN, CHECKPOINT = 1.5, 15.0 + 19.0
+#: A layer that is computed again, where autograd calls hooks for every tensor that it would have kept: its launches in
+#: the backward over those in the forward, and what its checkpoint costs in both [+-25 %].
+HOOKS = (1.5, 15.0 + 19.0)
+#: The same with ``use_reentrant``, which has none; ten layers in turns with the doctor's [+-15 %].
+REENTRANT = (1.0, 15.0)
 #: Products that stand once in a layer and are computed again in any.
 ONCE_A_LAYER = ("output", "out_proj")
 #: A communication of FSDP's units (``fully_shard``): hooks, events and copies of parameters one by one [+-10 %].
@@ -80,7 +81,7 @@ def eager_launches(plan: Plan, launches: Sequence[Launch]) -> float:
     if plan.implementation.compile:
         return sum(COMPILED * one.repeat / one.share for one in launches)
     back = any(_is_gradient(one.operator.name) for one in launches if not one.operator.name.startswith(HEAD))
-    again = (AGAIN if plan.implementation.recompute_stops_early else 1.0) if back else 0.0
+    again = (HOOKS if plan.implementation.recompute_stops_early else REENTRANT) if back else None
     of_parameter, model = _of_parameter(plan), MODEL * (plan.implementation.modules == "transformers")
     count = 0.0
     for one in launches:
@@ -95,10 +96,10 @@ def looped_launches(launches: Sequence[Launch]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _cost(operator: Operator, stream: str, again: float, beside: float) -> float:
-    """Cost of a kernel, where layers are computed ``again`` at so many times the cost.
+def _cost(operator: Operator, stream: str, again: tuple[float, float] | None, beside: float) -> float:
+    """Cost of a kernel, where layers are computed ``again``: at how many times the cost, and what a checkpoint costs.
 
-    ``again`` is 0 in a forward. ``beside`` is what comes with the launch, but for what was measured as a whole.
+    ``again`` is ``None`` in a forward. ``beside`` is what comes with the launch, but for what was measured as a whole.
     """
     if isinstance(operator, Scan):
         return TRITON
@@ -116,15 +117,16 @@ def _apart(name: str) -> float | None:
     return next(chain(called, looped), None)
 
 
-def _of_kernel(operator: Operator, stream: str, again: float) -> float:
+def _of_kernel(operator: Operator, stream: str, again: tuple[float, float] | None) -> float:
     name = operator.name
     if stream == "communication":
         return SHARDED_LAUNCHES if name.startswith(SHARDED) else OPERATION[0]
     gradient = _is_gradient(name)
     once = _of_kind(operator)[gradient] + (CHOSEN[gradient] if name in ROUTER else 0.0)
-    if gradient or not again:
+    if gradient or again is None:
         return once
-    return again * once + (CHECKPOINT if name in ONCE_A_LAYER else 0.0)
+    times, checkpoint = again
+    return times * once + (checkpoint if name in ONCE_A_LAYER else 0.0)
 
 
 def _of_kind(operator: Operator) -> tuple[float, float]:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.architecture.experts import Experts, LatentAttention
-from joulecast.model.architecture.hf import hub_remedy, load_model
+from joulecast.model.architecture.hf import hub_remedy, load_model, parse_config
 from joulecast.model.architecture.hf_reader import shortest
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.state_space import MIXERS, StateSpace, expert_turns
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.schema import PlanFile
-from joulecast.simulator.plan_file.schema_workload import InlineModel, WorkloadTable
+from joulecast.simulator.plan_file.schema_workload import ConfigModel, InlineModel, WorkloadTable
 from joulecast.simulator.plan_file.source import Source
 
 #: Keys that may name a file, and its ending.
@@ -77,7 +77,18 @@ def resolve_model(table: WorkloadTable, source: Source) -> ModelConfig:
 def _named_model(table: WorkloadTable, source: Source) -> ModelConfig:
     if isinstance(table.model, InlineModel):
         return inline_model(table.model, source)
+    if isinstance(table.model, ConfigModel):
+        return _config_model(table.model, source)
     return _catalogued(table.model, "workload.model", source)
+
+
+def _config_model(table: ConfigModel, source: Source) -> ModelConfig:
+    """The model of a ``config.json`` whose content stands in the plan."""
+    try:
+        return parse_config(table.model_dump(), name="inline", file=source.file or "")
+    except InputError as error:
+        key = f"workload.model.{error.key}" if error.key else "workload.model"
+        raise source.error(error.message, key, remedy=error.remedy, kind=type(error)) from None
 
 
 def resolve_teacher(name: str, source: Source) -> ModelConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -152,10 +152,18 @@ class ImagesTable(Table):
     )
 
 
+class ConfigModel(Table, extra="allow"):
+    """A Hugging Face ``config.json`` written into the plan, of whose keys the reader of such files knows."""
+
+    model_type: Any = Field(description="Family, as the config.json names it.")
+
+
 class WorkloadTable(Table):
     """``[workload]``: what is trained."""
 
-    model: str | InlineModel = Field(description="Catalogue name, path of a config.json, or a table of its sizes.")
+    model: str | InlineModel | ConfigModel = Field(
+        description="Catalogue name, path of a config.json, a table with its content, or one of sizes."
+    )
     layers: int | None = Field(None, gt=0, description="Blocks of a shortened model; default: all.")
     mtp_num_layers: int = Field(
         0, ge=0, description="Modules that predict a further token each, trained on the last stage (megatron)."

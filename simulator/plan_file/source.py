@@ -207,6 +207,7 @@ _UNION_BRANCHES = {
     "str",
     "int",
     "InlineModel",
+    "ConfigModel",
     "constrained-float",
     "list[constrained-float]",
     "list[int]",

@@ -22,6 +22,7 @@ from joulecast.calibrate.meter.loop import MeterWarning
 from joulecast.calibrate.meter.oddities import oddities
 from joulecast.calibrate.meter.result import compared
 from joulecast.errors import DeviceError, InputError, MeasurementError
+from joulecast.validate import run_suite
 
 GEMM = {"op": "gemm", "M": 8192, "N": 8192, "K": 8192, "dtype": "bf16", "data": "randn"}
 PLAN = {
@@ -544,3 +545,25 @@ def test_limits_of_stages_are_the_plans():
     row = {"gpus": 1, "world_size": 2, "plan_gpus": 2}
     gpus = open_gpus([SimulatedCard()])
     assert oddities(row, gpus, jc.predict(plan), waited_for=True) == []
+
+
+def test_a_row_carries_the_model_of_a_file_and_is_read_where_there_is_none(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
+    config |= {"vocab_size": 32000, "num_hidden_layers": 4}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[workload]\nmodel = "config.json"\nsequence_length = 2048\nglobal_batch_size = 1\n'
+        '[cluster]\ngpu = "h200-sxm"\ngpus = 1\n'
+    )
+    card = busy()
+    with jc.meter(plan, devices=[card], windows=2) as meter:
+        for _ in range(200):
+            card.sleep(0.1)
+            meter.step()
+    meter.write(tmp_path / "rows.jsonl")
+    file.unlink()
+    row = json.loads((tmp_path / "rows.jsonl").read_text())
+    assert row["plan"]["workload"]["model"] == config
+    assert not run_suite("plans", tmp_path / "rows.jsonl").to_dict().get("skipped")

@@ -30,12 +30,12 @@ def factor(m, n, k, dtype="bf16", layout="tn", out_dtype=""):
         ((8192, 8190, 8192), "tn", WORD),
         ((8192, 8192, 8191), "tn", OPERAND),
         ((8192, 8191, 8192), "tn", OUT),
-        ((8192, 8191, 8191), "tn", OUT),
+        ((8192, 8191, 8191), "tn", OPERAND),
         ((8192, 8192, 50257), "nn", OPERAND),  # gradient of the input of a head of odd vocabulary
-        ((8192, 8191, 8192), "nn", OUT),
+        ((8192, 8191, 8192), "nn", OPERAND),
         ((50257, 4096, 8192), "nt", OPERAND),  # gradient of its weight
         ((8192, 4096, 8191), "nt", FREE),
-        ((8192, 4095, 8192), "nt", OUT),
+        ((8192, 4095, 8192), "nt", OPERAND),
     ],
 )
 def test_what_counts_by_layout(sizes, layout, expected):
@@ -87,4 +87,4 @@ def test_many_products_cost_what_each_costs_alone(layout):
     together = np.array(unaligned_costs(*sizes, "bf16", layout, "", 7.0))
     alone = [np.ravel(unaligned_costs(*one[:, None], "bf16", layout, "", 7.0)) for one in sizes.T]
     assert np.array_equal(together, np.transpose(alone))
-    assert len(np.unique(together[0])) == 4
+    assert len(np.unique(together[0])) == (4 if layout == "tn" else 3)  # elsewhere a result is as wide as an operand

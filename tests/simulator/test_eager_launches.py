@@ -9,7 +9,7 @@ from launched import costs
 from paths import ROOT
 from row_files import json_rows
 
-from joulecast.simulator.instructions.eager_launches import CHECKPOINT, HOOKED, SHARDED_LAUNCHES, WHOLE
+from joulecast.simulator.instructions.eager_launches import HOOKED, HOOKS, SHARDED_LAUNCHES, WHOLE
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 FOLDER = ROOT / "validate/recorded/host_launches"
@@ -55,12 +55,15 @@ def plan_of(model, *, row, tokens=64, batch=1, gpu="h200-sxm"):
     if row.get("lora") or row.get("how") == "lora":
         work["lora"] = {"rank": 16, "target_modules": "all-linear"}
     again = row.get("checkpoint") or row.get("how") == "ckpt"
+    if row.get("lora") == "qv":
+        work["lora"]["target_modules"] = ["q_proj", "v_proj"]
+    recompute = {"recompute": "full", "recompute_stops_early": again != "reentrant"} if again else {}
     return plan_from_dict(
         {
             "workload": work,
             "cluster": {"gpu": gpu, "gpus": gpus},
             "implementation": run,
-            "schedule": {"recompute": "full"} if again else {},
+            "schedule": recompute,
             "parallelism": {"fsdp": True} if str(row.get("sharding")).startswith("fsdp") else {},
         }
     )
@@ -92,6 +95,15 @@ def test_a_layer_costs_what_tiny_models_took(tmp_path):
     assert spread(cost / took for cost, _, took in found) < 0.08
     assert fmean(math.log(cost / took) for cost, _, took in found) == pytest.approx(0.0, abs=0.04)
     assert spread(kernels / took for _, kernels, took in found) > 0.3
+
+
+@pytest.mark.parametrize(("kind", "count", "off"), [("", 10, 0.06), ("full", 10, 0.09), ("reentrant", 10, 0.06)])
+def test_layers_cost_what_they_took_on_one_more_host(kind, count, off, tmp_path):
+    """With checkpoints that have hooks and with ``use_reentrant``, of which the layers chose what it costs."""
+    measured = [row for row in rows("checkpoint_kinds") if row.get("checkpoint", "") == kind]
+    found = [math.log(cost / took) for cost, _, took in (of_a_layer(row, tmp_path) for row in measured)]
+    assert len(found) == count
+    assert abs(fmean(found)) < off and pstdev(found) < 0.085
 
 
 def test_whole_models_cost_their_hosts_so_many_launches():
@@ -138,7 +150,7 @@ def both_of(both):
 
 def test_layers_that_are_computed_again_cost_more_than_twice_as_much():
     once, again = (costs(plan_of("llama-3.2-1b", row={"checkpoint": how}))[0] for how in (False, True))
-    assert again - once > 16 * WHOLE * CHECKPOINT
+    assert again - once > 16 * WHOLE * HOOKS[1]
     assert again > 1.8 * once
 
 

