@@ -29,7 +29,7 @@ from joulecast.model.transformer.unfused_attention import keys_and_values
 JOINED, LARGEST, SOFTMAX, SOFTMAX_GRADIENT = 1.55, 0.25, 1.38, 0.73
 #: Of an aligned score: its softmax, where a warp holds a row, and the addition of a mask that heads share, of scores of
 #: two and of four bytes, by rows of 512 to 2,048 on one H200 (``validate/recorded/eager_attention``) [+-5 %].
-ROW_SOFTMAX, MASK_ADDED, WIDE_MASK_ADDED = 0.38, 0.71, 0.86
+ROW_SOFTMAX, MASK_ADDED, WIDE_MASK_ADDED = 0.35, 0.71, 0.86
 #: Of a value of keys and values that is copied for every head. StarCoder2, 12 heads to one [estimate, +-10 %].
 REPEATED = 0.8
 

@@ -12,7 +12,7 @@ def test_iterations():
     summary = found["summary"]["all"]
     assert summary["rows"] == 12 and not found.get("skipped")
     assert summary["time_error_percent"] < 1.7 and summary["time_worst_percent"] < 4.6
-    assert summary["energy_error_percent"] < 2.6 and summary["energy_worst_percent"] < 5.7
+    assert summary["energy_error_percent"] < 2.7 and summary["energy_worst_percent"] < 5.7
     assert summary["time_inside_percent"] == 100.0
     memory = [row["predicted"]["peak_mem_bytes"] / row["measured"]["peak_mem_bytes"] - 1.0 for row in found["rows"]]
     assert max(map(abs, memory)) < 0.03
