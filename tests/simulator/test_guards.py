@@ -14,7 +14,7 @@ from joulecast.simulator.events.engine import EngineResult, simulate
 from joulecast.simulator.events.guards import check_causality, check_energy, check_shares, check_streams
 from joulecast.simulator.events.segment_program import Program, make_program
 from joulecast.simulator.events.segments import make_segment
-from joulecast.simulator.events.timeline import Timeline, timeline_of_instructions, timeline_of_kernels
+from joulecast.simulator.events.timeline import PowerProfile, Timeline, timeline_of_instructions, timeline_of_kernels
 from joulecast.simulator.schedules import build_schedule
 
 
@@ -65,6 +65,17 @@ def test_waiting_power_is_drawn_only_while_nothing_runs() -> None:
     assert line.energy_by_component_j() == pytest.approx({"power": 1100.0, "base": 400.0, "waiting": 130.0})
     frame = line.to_frame()
     assert frame["name"].tolist() == ["F0", "B0"] and frame["power_w"].tolist() == [500.0, 600.0]
+
+
+@given(st.integers(1, 3000), st.integers(1, 10**7))
+def test_whole_steps_of_power_are_as_many_as_they_are(steps: int, step_ns: int) -> None:
+    """And none without power after them."""
+    begin = 12345
+    profile = PowerProfile(np.array([begin, begin + steps * step_ns]), np.array([500.0]))
+    start, power = profile.resampled(step_ns * 1e-9)
+    assert len(start) == steps and power == pytest.approx(np.full(steps, 500.0))
+    start, power = profile.resampled(2.0 * steps * step_ns * 1e-9)
+    assert start.tolist() == [begin * 1e-9] and power == pytest.approx([250.0])
 
 
 def test_breaches_name_the_rank() -> None:
