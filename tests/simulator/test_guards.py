@@ -67,6 +67,15 @@ def test_waiting_power_is_drawn_only_while_nothing_runs() -> None:
     assert frame["name"].tolist() == ["F0", "B0"] and frame["power_w"].tolist() == [500.0, 600.0]
 
 
+def test_it_does_not_matter_when_a_timeline_begins() -> None:
+    line = timeline_of_instructions(0, [0.0, 2.0], [1.0, 3.0], ["F0", "B0"], [500.0, 600.0])
+    line = replace(line, base_power_w=100.0, wait_power_w=65.0)
+    at, span = ("begin_ns", "finish_ns", "start_ns", "end_ns"), 5 * 10**9
+    later = replace(line, **{name: getattr(line, name) + span for name in at})
+    assert later.energy_by_component_j() == line.energy_by_component_j()
+    assert later.profile().mean_w == line.profile().mean_w == pytest.approx((1100.0 + 300.0 + 65.0) / 3.0)
+
+
 @given(st.integers(1, 3000), st.integers(1, 10**7))
 def test_whole_steps_of_power_are_as_many_as_they_are(steps: int, step_ns: int) -> None:
     """And none without power after them."""
@@ -74,6 +83,7 @@ def test_whole_steps_of_power_are_as_many_as_they_are(steps: int, step_ns: int) 
     profile = PowerProfile(np.array([begin, begin + steps * step_ns]), np.array([500.0]))
     start, power = profile.resampled(step_ns * 1e-9)
     assert len(start) == steps and power == pytest.approx(np.full(steps, 500.0))
+    assert profile.mean_w == pytest.approx(500.0)
     start, power = profile.resampled(2.0 * steps * step_ns * 1e-9)
     assert start.tolist() == [begin * 1e-9] and power == pytest.approx([250.0])
 
@@ -91,6 +101,8 @@ def test_breaches_name_the_rank() -> None:
         check_streams(replace(line, stream=np.zeros_like(line.stream), start_ns=np.zeros_like(line.start_ns)))
     with pytest.raises(GuardError, match=r"rank 1: .*after the timeline"):
         check_streams(replace(line, finish_ns=line.finish_ns // 2))
+    with pytest.raises(GuardError, match=r"rank 1: .*starts before the timeline"):
+        check_streams(replace(line, begin_ns=int(line.start_ns.min()) + 1))
     with pytest.raises(GuardError, match=r"rank 1: .*ends before it starts"):
         check_streams(replace(line, start_ns=line.start_ns + 10**9))
 
