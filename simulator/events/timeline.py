@@ -70,7 +70,7 @@ class PowerProfile:
         return self.energy_j / (span * 1e-9) if span else 0.0
 
     def resampled(self, step_s: float) -> tuple[Float, Float]:
-        """Mean power in equal steps: (start of each step [s], power [W]); nothing is drawn in what the last has beyond."""
+        """Mean power in equal steps: (start of each step [s], power [W]); the last may end in nothing."""
         steps = math.ceil((self.time_ns[-1] - self.time_ns[0]) * 1e-9 / step_s * (1.0 - ROUNDING))
         edges = self.time_ns[0] * 1e-9 + step_s * np.arange(steps + 1)
         energy = np.concatenate([[0.0], np.cumsum(np.diff(self.time_ns) * self.power_w)]) * 1e-9
