@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import GuardError
 from joulecast.simulator.events.engine import EngineResult, simulate
-from joulecast.simulator.events.guards import check_causality, check_energy, check_shares, check_streams
+from joulecast.simulator.events.guards import check_beside, check_causality, check_energy, check_shares, check_streams
 from joulecast.simulator.events.segment_program import Program, make_program
 from joulecast.simulator.events.segments import make_segment
 from joulecast.simulator.events.timeline import PowerProfile, Timeline, timeline_of_instructions, timeline_of_kernels
@@ -105,6 +105,12 @@ def test_breaches_name_the_rank() -> None:
         check_streams(replace(line, begin_ns=int(line.start_ns.min()) + 1))
     with pytest.raises(GuardError, match=r"rank 1: .*ends before it starts"):
         check_streams(replace(line, start_ns=line.start_ns + 10**9))
+
+
+def test_two_kernels_use_a_memory_once() -> None:
+    check_beside([0.5, 1.0], "gate", "sum")
+    with pytest.raises(GuardError, match="gate beside sum: memory used to 120 %"):
+        check_beside([0.5, 1.2], "gate", "sum")
 
 
 def test_early_kernels_are_found() -> None:
