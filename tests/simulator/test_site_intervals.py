@@ -16,7 +16,7 @@ from joulecast.model.hardware.description import Facts, Parameter
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.iteration.result import Iteration
 from joulecast.simulator.iteration.site_model import SiteModel, half_widths, site_model
-from joulecast.simulator.iteration.site_peaks import LimitCheck
+from joulecast.simulator.iteration.site_peaks import LimitCheck, checks_of_power
 from joulecast.simulator.plan_file.plan import load_plan
 
 SMALL, LARGE = EXAMPLES / "llama-3.1-8b-4xh200.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
@@ -134,6 +134,16 @@ def test_peaks_of_a_shared_node_are_those_of_the_whole_node(large: Iteration) ->
     assert spread["node"].mean_w == pytest.approx(2 * power.node_ac, rel=0.02)
     assert spread["job"].mean_w == pytest.approx(power.facility, rel=0.02)
     assert large.site.spread_w["node"].mean_w == pytest.approx(large.site.power_w.node_ac / 8, rel=0.05)
+
+
+def test_cards_are_taken_to_work_all_the_time_between_nodes_and_never_within_one(large: Iteration) -> None:
+    for iteration, gpu in ((jc.predict(SMALL), "h200-sxm"), (large, "a100-sxm-80gb")):
+        plan = replace(iteration.plan, site=replace(iteration.plan.site, power_limit_w=1e6))
+        model = site_model(plan, load_gpu(gpu))
+        assert model is not None and iteration.site is not None
+        (check,) = checks_of_power(iteration.power_over_time, plan, model, iteration.power_w / iteration.gpus)
+        more = check.peak_w / iteration.site.spread_w["job"].peak_w
+        assert more == pytest.approx(1.0) if iteration is not large else 1.0 < more < 1.05
 
 
 def test_peaks_of_racks_and_of_a_job_with_replicas() -> None:
