@@ -283,6 +283,11 @@ def test_clocks_that_stand_still_are_nearly_exact(errors):
     assert np.abs(errors["8b locked at a clock that is not tabulated"]).max() <= 0.001
 
 
+def test_a_tail_that_draws_more_than_the_work_leaves_no_swings_of_the_clock(errors):
+    """Their end is not waited for: without it the energy is 0.6 % off."""
+    assert np.abs(errors["mixtral, a tail that draws more than the work"]).max() <= 0.004
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 def test_a_stage_waits_for_the_reduction_of_gradients_of_the_one_behind_it(schedule):
     """DDP's last backward ends with its buckets, and only then sends to the stage before."""

@@ -93,6 +93,11 @@ def test_powers_have_the_ends_of_the_gpus_and_of_all_around_them(large: Iteratio
             sign = 1.0 if far > 0 else -1.0
             expected = getattr(site.power_w, level) * exp(sign * getattr(half, level))
             assert getattr(found, level) == pytest.approx(expected), level
+    for end, number in zip(("p05", "p95"), large.peak_ends, strict=True):
+        half = half_widths(model, site.node_power, abs(log(number)) / NINETY_PERCENT, network_share=share)
+        for name, level in (("gpu", "gpu"), ("node", "node_ac"), ("job", "facility")):
+            spread, sign = site.spread_w[name], -1.0 if end == "p05" else 1.0
+            assert getattr(spread, f"peak_w_{end}") == pytest.approx(spread.peak_w * exp(sign * getattr(half, level)))
 
 
 def test_lopsided_intervals_stay_lopsided_beyond_the_gpus() -> None:
