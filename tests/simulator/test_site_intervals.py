@@ -11,7 +11,7 @@ from paths import EXAMPLES
 import joulecast as jc
 from joulecast.model.cluster.node_power import NodePower
 from joulecast.model.cluster.site_cost import Cost, PriceSpread, cost_rel_sd
-from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.catalogue import load_gpu, load_site
 from joulecast.model.hardware.description import Facts, Parameter
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.iteration.result import Iteration
@@ -98,6 +98,17 @@ def test_powers_have_the_ends_of_the_gpus_and_of_all_around_them(large: Iteratio
         for name, level in (("gpu", "gpu"), ("node", "node_ac"), ("job", "facility")):
             spread, sign = site.spread_w[name], -1.0 if end == "p05" else 1.0
             assert getattr(spread, f"peak_w_{end}") == pytest.approx(spread.peak_w * exp(sign * getattr(half, level)))
+
+
+def test_a_gpus_price_is_as_sure_as_its_node_and_cards() -> None:
+    model, site = of(), load_site(load_plan(str(SMALL)).site.name)
+    cards, parts = (
+        model.node["nics_per_node"],
+        (model.node.parameters["price"], site.parameters["network_price_per_nic"]),
+    )
+    whole = parts[0].number + cards * parts[1].number
+    assert model.prices.hardware_per_gpu == pytest.approx(whole / 8)
+    assert model.price_spread.hardware == pytest.approx(hypot(parts[0].sd, cards * parts[1].sd) / whole)
 
 
 def test_lopsided_intervals_stay_lopsided_beyond_the_gpus() -> None:
