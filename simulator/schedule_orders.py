@@ -81,7 +81,10 @@ def none(rank: int, size: int, microbatches: int, chunks: int) -> Iterator[Instr
 
 
 def gpipe(rank: int, size: int, microbatches: int, chunks: int) -> Iterator[Instruction]:
-    """Instructions of ``gpipe``."""
+    """Instructions of ``gpipe``; one rank has nothing to fill, and keeps one micro-batch as in ``none``."""
+    if size == 1:
+        yield from none(rank, size, microbatches, chunks)
+        return
     for kind in (FORWARD, BACKWARD):
         for k in range(microbatches):
             yield Instruction(kind, k)

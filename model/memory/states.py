@@ -150,8 +150,7 @@ def reference_bytes(stage: Stage, split: StateShards) -> float:
     """Weights of a reference model that is a copy, or of a teacher, split as those of the model are."""
     run, teacher = stage.implementation, stage.implementation.teacher
     if teacher is not None:
-        others = () if teacher.alike else teacher.others(0, teacher.layers)
-        stage = replace(stage, config=teacher, layers=teacher.layers, others=others)
+        stage = replace(stage, config=teacher, layers=teacher.layers, others=teacher.others(0, teacher.layers))
     elif run.reference != "copy":
         return 0.0
     return weights_bytes(parameter_bytes(replace(stage, implementation=run.of_reference)), split)

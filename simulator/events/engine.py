@@ -201,7 +201,5 @@ def _expand(program: Program, rank: int, run_start: list[int]) -> RankKernels:
 
 
 def _instruction_bounds(kernels: RankKernels, instructions: int) -> tuple[Int, Int]:
-    if not instructions:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     first = np.searchsorted(kernels.instruction, np.arange(instructions))
     return np.minimum.reduceat(kernels.start_ns, first), np.maximum.reduceat(kernels.end_ns, first)

@@ -6,6 +6,7 @@ power. The ledger sums intervals; the profile sums over time: guards compare the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
+
+#: Share by which a whole number of steps may come out longer.
+ROUNDING = 1e-12
 
 WAITING = "waiting"
 BASE = "base"
@@ -66,8 +70,9 @@ class PowerProfile:
         return self.energy_j / (span * 1e-9) if span else 0.0
 
     def resampled(self, step_s: float) -> tuple[Float, Float]:
-        """Mean power in equal steps: (start of each step [s], power [W]), energy conserved but for the last step."""
-        edges = np.arange(self.time_ns[0] * 1e-9, self.time_ns[-1] * 1e-9 + step_s, step_s)
+        """Mean power in equal steps: (start of each step [s], power [W]); the last may end in nothing."""
+        steps = math.ceil((self.time_ns[-1] - self.time_ns[0]) * 1e-9 / step_s * (1.0 - ROUNDING))
+        edges = self.time_ns[0] * 1e-9 + step_s * np.arange(steps + 1)
         energy = np.concatenate([[0.0], np.cumsum(np.diff(self.time_ns) * self.power_w)]) * 1e-9
         at = np.interp(edges, self.time_ns * 1e-9, energy)
         return edges[:-1], np.diff(at) / step_s

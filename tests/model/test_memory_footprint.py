@@ -156,6 +156,14 @@ def test_distributed_optimizer_shares_its_states() -> None:
     assert shared.optimizer == whole.optimizer / 8
 
 
+def test_gradients_that_add_up_whole_are_those_of_a_gpu_alone() -> None:
+    """Those of experts too."""
+    model, run, rank = load_model("qwen3-30b-a3b"), Implementation(), PipelineRank([2], micro_batches=4)
+    alone, whole = StateShards(), StateShards(*[4] * 6, add_up_whole=True)
+    held = [memory_footprint(model, run, 1, 4096, rank, shards=one).gradients for one in (alone, whole)]
+    assert held[0] == held[1] > 0.0
+
+
 def test_an_eager_pipeline_holds_outputs_and_buffers_of_what_is_under_way() -> None:
     """In boundaries of a micro-batch: what was sent, what still comes, and one input gradient being sent."""
     boundary, logits = 4096 * 4096 * 2.0, 4096 * 128256 * 2.0
@@ -173,7 +181,7 @@ def test_an_eager_pipeline_holds_outputs_and_buffers_of_what_is_under_way() -> N
     assert held(1, framework="megatron") == (0, 2)
 
 
-@pytest.mark.parametrize("name", ["granite-4.0-h-micro", "nemotron-h-8b"])
+@pytest.mark.parametrize("name", ["granite-4.0-h-micro", "nemotron-h-8b", "nemotron-3-nano-30b-a3b"])
 def test_the_largest_of_a_hybrids_layers_stands_for_all(name: str) -> None:
     model, run = load_model(name), Implementation(framework="megatron")
     each = [micro_batch_bytes(kind, run, 1, 4096) for kind in model.kinds]

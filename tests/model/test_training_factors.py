@@ -16,7 +16,16 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Gemm
 from joulecast.model.power.kernel_power import at_clock
-from joulecast.model.training.factors import Generation, factors_on, scaled, trained
+from joulecast.model.training.factors import (
+    EXPERTS_SD,
+    HYBRIDS_SD,
+    MUON_SD,
+    Generation,
+    factors_on,
+    scaled,
+    trained,
+)
+from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
@@ -30,15 +39,41 @@ def times(factors: dict[str, float]) -> np.ndarray:
     return at_clock(lower(KERNELS, gpu), 1500.0, gpu).time_s
 
 
-def plan(framework: str = "megatron", **implementation: object) -> Plan:
+def plan(framework: str = "megatron", model: str = "llama-3.1-8b", **implementation: object) -> Plan:
     tables = {
-        "workload": {"model": "llama-3.1-8b", "layers": 2, "sequence_length": 4096, "global_batch_size": 8},
+        "workload": {"model": model, "layers": 2, "sequence_length": 4096, "global_batch_size": 8},
         "cluster": {"gpu": "h100-sxm", "gpus": 2},
-        "parallelism": {"tensor_model_parallel_size": 2},
+        "parallelism": {"tensor_model_parallel_size": 2, "sequence_parallel": framework == "megatron"},
         "schedule": {"name": "none"},
         "implementation": {"framework": framework, **implementation},
     }
     return plan_from_dict(tables)
+
+
+@pytest.mark.parametrize(
+    ("unlike", "sd"),
+    [
+        ({"model": "qwen3-30b-a3b"}, EXPERTS_SD),
+        ({"model": "nemotron-h-8b"}, HYBRIDS_SD),
+        ({"model": "nemotron-3-nano-30b-a3b"}, np.hypot(EXPERTS_SD, HYBRIDS_SD)),
+        ({"optimizer": "muon"}, MUON_SD),
+    ],
+)
+@pytest.mark.parametrize("generation", [{}, {"generation": "megatron-bridge-2025"}])
+def test_steps_unlike_dense_ones_are_less_sure_by_as_much(
+    unlike: dict[str, str], sd: float, generation: dict[str, str]
+) -> None:
+    """Graphs leave no pace of the host open, and published steps replace what kernels add up to."""
+    dense, other = (forecast(plan(cuda_graphs=True, **generation, **more)) for more in ({}, unlike))
+    known, wider = (NINETY_PERCENT**-1 * np.log(one.time_s / one.time_s_p05) for one in (dense, other))
+    assert wider == pytest.approx(np.hypot(known, sd))
+
+
+@pytest.mark.parametrize(("gpu", "said"), [("mi300x", True), ("h100-sxm", False)])
+def test_what_of_another_vendors_software_is_not_known_is_said(gpu: str, said: bool) -> None:
+    one = plan("pytorch-eager")
+    found = forecast(replace(one, cluster=replace(one.cluster, gpu=gpu)), must_fit=False)
+    assert ("how far the GPU's software is tuned for training is not known" in " ".join(found.assumptions)) == said
 
 
 def test_each_factor_acts_on_its_kernels_alone() -> None:

@@ -283,6 +283,11 @@ def test_clocks_that_stand_still_are_nearly_exact(errors):
     assert np.abs(errors["8b locked at a clock that is not tabulated"]).max() <= 0.001
 
 
+def test_a_tail_that_draws_more_than_the_work_leaves_no_swings_of_the_clock(errors):
+    """Their end is not waited for: without it the energy is 0.6 % off."""
+    assert np.abs(errors["mixtral, a tail that draws more than the work"]).max() <= 0.004
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 def test_a_stage_waits_for_the_reduction_of_gradients_of_the_one_behind_it(schedule):
     """DDP's last backward ends with its buckets, and only then sends to the stage before."""
@@ -292,6 +297,13 @@ def test_a_stage_waits_for_the_reduction_of_gradients_of_the_one_behind_it(sched
     exact, found = forecast(one), closed_form([one])
     assert found.time_s[0] == pytest.approx(exact.time_s, rel=5e-4)
     assert found.energy_j[0] == pytest.approx(exact.energy_j, rel=5e-4)
+
+
+@pytest.mark.parametrize("power", [{}, {"clock_mhz": {"backward": 1410}}])
+def test_kinds_of_long_instructions_settle_each_alone_where_none_is_set(power):
+    """Else the iteration would be 1.7 % too long, or 2.4 % too short."""
+    one = plan("llama-3.1-70b", gpus=32, tp=8, pp=4, batch=32, sequence=8192, schedule="zb-h1", power=power)
+    assert closed_form([one]).time_s[0] == pytest.approx(forecast(one, must_fit=False).time_s, rel=0.008)
 
 
 def test_it_ranks_as_the_simulation_does():
@@ -388,10 +400,9 @@ def test_guards_of_power(monkeypatch):
 
 def test_shares_are_shares():
     made = closed_form([plan()])
-    with pytest.raises(GuardError, match="cannot be"):
-        check_summary([plan()], replace(made, waiting_share=made.waiting_share + 1.5))
-    with pytest.raises(GuardError, match="cannot be"):
-        check_summary([plan()], replace(made, time_s=-made.time_s))
+    for wrong in ({"waiting_share": made.waiting_share + 1.5}, {"time_s": -made.time_s}, {"energy_j": 0 * made.time_s}):
+        with pytest.raises(GuardError, match="cannot be"):
+            check_summary([plan()], replace(made, **wrong))
 
 
 def test_no_plans():

@@ -120,6 +120,8 @@ def test_bad_programs() -> None:
     schedule, one = build_schedule("1f1b", 2, 1), make_segment([1])
     with pytest.raises(InputError, match="one segment for every"):
         make_program(schedule, [one], [[0, 0], [0, 0, 0]])
+    with pytest.raises(InputError, match="durations must not be negative"):
+        make_segment([5, -1])
     with pytest.raises(InputError, match="outside"):
         make_program(schedule, [one], [[0, 0, 1], [0, 0, 0]])
     with pytest.raises(InputError, match="negative"):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from joulecast.errors import GuardError
 from joulecast.simulator.events.engine import EngineResult, simulate
-from joulecast.simulator.events.guards import check_causality, check_energy, check_shares, check_streams
+from joulecast.simulator.events.guards import check_beside, check_causality, check_energy, check_shares, check_streams
 from joulecast.simulator.events.segment_program import Program, make_program
 from joulecast.simulator.events.segments import make_segment
-from joulecast.simulator.events.timeline import Timeline, timeline_of_instructions, timeline_of_kernels
+from joulecast.simulator.events.timeline import PowerProfile, Timeline, timeline_of_instructions, timeline_of_kernels
 from joulecast.simulator.schedules import build_schedule
 
 
@@ -67,6 +67,27 @@ def test_waiting_power_is_drawn_only_while_nothing_runs() -> None:
     assert frame["name"].tolist() == ["F0", "B0"] and frame["power_w"].tolist() == [500.0, 600.0]
 
 
+def test_it_does_not_matter_when_a_timeline_begins() -> None:
+    line = timeline_of_instructions(0, [0.0, 2.0], [1.0, 3.0], ["F0", "B0"], [500.0, 600.0])
+    line = replace(line, base_power_w=100.0, wait_power_w=65.0)
+    at, span = ("begin_ns", "finish_ns", "start_ns", "end_ns"), 5 * 10**9
+    later = replace(line, **{name: getattr(line, name) + span for name in at})
+    assert later.energy_by_component_j() == line.energy_by_component_j()
+    assert later.profile().mean_w == line.profile().mean_w == pytest.approx((1100.0 + 300.0 + 65.0) / 3.0)
+
+
+@given(st.integers(1, 3000), st.integers(1, 10**7))
+def test_whole_steps_of_power_are_as_many_as_they_are(steps: int, step_ns: int) -> None:
+    """And none without power after them."""
+    begin = 12345
+    profile = PowerProfile(np.array([begin, begin + steps * step_ns]), np.array([500.0]))
+    start, power = profile.resampled(step_ns * 1e-9)
+    assert len(start) == steps and power == pytest.approx(np.full(steps, 500.0))
+    assert profile.mean_w == pytest.approx(500.0)
+    start, power = profile.resampled(2.0 * steps * step_ns * 1e-9)
+    assert start.tolist() == [begin * 1e-9] and power == pytest.approx([250.0])
+
+
 def test_breaches_name_the_rank() -> None:
     _, _, lines = case(7)
     line = lines[1]
@@ -80,8 +101,16 @@ def test_breaches_name_the_rank() -> None:
         check_streams(replace(line, stream=np.zeros_like(line.stream), start_ns=np.zeros_like(line.start_ns)))
     with pytest.raises(GuardError, match=r"rank 1: .*after the timeline"):
         check_streams(replace(line, finish_ns=line.finish_ns // 2))
+    with pytest.raises(GuardError, match=r"rank 1: .*starts before the timeline"):
+        check_streams(replace(line, begin_ns=int(line.start_ns.min()) + 1))
     with pytest.raises(GuardError, match=r"rank 1: .*ends before it starts"):
         check_streams(replace(line, start_ns=line.start_ns + 10**9))
+
+
+def test_two_kernels_use_a_memory_once() -> None:
+    check_beside([0.5, 1.0], "gate", "sum")
+    with pytest.raises(GuardError, match="gate beside sum: memory used to 120 %"):
+        check_beside([0.5, 1.2], "gate", "sum")
 
 
 def test_early_kernels_are_found() -> None:

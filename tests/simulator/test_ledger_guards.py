@@ -50,6 +50,10 @@ def test_guards_accept_a_sound_forecast_and_name_the_stage_of_a_broken_one() -> 
         broken(first_rank(energy_by_instruction_j={"forward": 1.0}))
     with pytest.raises(GuardError, match="stage 0: parts of"):
         broken(first_rank(waiting_s=1.0))
+    with pytest.raises(GuardError, match="stage 0: parts of"):  # though they add up
+        own = forecast(plan()).ranks[0]
+        less, more = -own.exposed_communication_s, own.compute_s + 2 * own.exposed_communication_s
+        broken(first_rank(exposed_communication_s=less, compute_s=more))
 
 
 def test_a_breach_is_reported_with_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,19 @@ PLAIN = {
 }
 
 
+@pytest.mark.parametrize(("batch", "offered"), [(2, False), (4, True)])
+def test_gradients_may_be_split_in_each_of_several_backwards(batch: int, offered: bool) -> None:
+    seen = tried(
+        {
+            **PLAIN,
+            "workload": {"model": "llama-3.2-1b", "sequence_length": 2048, "global_batch_size": batch},
+            "parallelism": {"fsdp": True, "fsdp_sync_each_batch": False},
+            "implementation": {"framework": "pytorch-eager"},
+        }
+    )
+    assert (("parallelism.fsdp_sync_each_batch=true",) in seen) == offered
+
+
 def test_gpus_are_added_last_and_few_keys_are_changed_first() -> None:
     seen = tried(PLAIN)
     more = [times_as_many(settings, 2) for settings in seen]

@@ -78,10 +78,15 @@ def test_a_teachers_layers_run_behind_the_students_and_are_held_beside_them() ->
     assert more == pytest.approx(2.0 * teacher.parameters)
 
 
-def test_a_teacher_is_tied_as_it_is_itself() -> None:
-    untied = plan("distillation", workload={"teacher": "llama-3.1-8b"})
-    more = footprint_of(untied, 0).parameters - footprint_of(plan("simpo"), 0).parameters
-    assert more == pytest.approx(2.0 * load_model("llama-3.1-8b").parameters)
+@pytest.mark.parametrize(
+    ("student", "teacher"), [("llama-3.2-1b", "llama-3.1-8b"), ("granite-4.0-micro", "granite-4.0-h-micro")]
+)
+def test_a_teacher_is_held_as_it_is_itself(student: str, teacher: str) -> None:
+    """With a head of its own, and with layers of every kind."""
+    own, both = {"model": student}, {"model": student, "teacher": teacher}
+    more = footprint_of(plan("distillation", workload=both), 0).parameters
+    more -= footprint_of(plan("simpo", workload=own), 0).parameters
+    assert more == pytest.approx(2.0 * load_model(teacher).parameters)
 
 
 def test_a_sharded_teacher_is_whole_outside_its_layers() -> None:

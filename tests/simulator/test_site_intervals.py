@@ -11,12 +11,12 @@ from paths import EXAMPLES
 import joulecast as jc
 from joulecast.model.cluster.node_power import NodePower
 from joulecast.model.cluster.site_cost import Cost, PriceSpread, cost_rel_sd
-from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.catalogue import load_gpu, load_site
 from joulecast.model.hardware.description import Facts, Parameter
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.simulator.iteration.result import Iteration
 from joulecast.simulator.iteration.site_model import SiteModel, half_widths, site_model
-from joulecast.simulator.iteration.site_peaks import LimitCheck
+from joulecast.simulator.iteration.site_peaks import LimitCheck, checks_of_power
 from joulecast.simulator.plan_file.plan import load_plan
 
 SMALL, LARGE = EXAMPLES / "llama-3.1-8b-4xh200.toml", EXAMPLES / "gpt3-175b-64xa100.toml"
@@ -93,6 +93,22 @@ def test_powers_have_the_ends_of_the_gpus_and_of_all_around_them(large: Iteratio
             sign = 1.0 if far > 0 else -1.0
             expected = getattr(site.power_w, level) * exp(sign * getattr(half, level))
             assert getattr(found, level) == pytest.approx(expected), level
+    for end, number in zip(("p05", "p95"), large.peak_ends, strict=True):
+        half = half_widths(model, site.node_power, abs(log(number)) / NINETY_PERCENT, network_share=share)
+        for name, level in (("gpu", "gpu"), ("node", "node_ac"), ("job", "facility")):
+            spread, sign = site.spread_w[name], -1.0 if end == "p05" else 1.0
+            assert getattr(spread, f"peak_w_{end}") == pytest.approx(spread.peak_w * exp(sign * getattr(half, level)))
+
+
+def test_a_gpus_price_is_as_sure_as_its_node_and_cards() -> None:
+    model, site = of(), load_site(load_plan(str(SMALL)).site.name)
+    cards, parts = (
+        model.node["nics_per_node"],
+        (model.node.parameters["price"], site.parameters["network_price_per_nic"]),
+    )
+    whole = parts[0].number + cards * parts[1].number
+    assert model.prices.hardware_per_gpu == pytest.approx(whole / 8)
+    assert model.price_spread.hardware == pytest.approx(hypot(parts[0].sd, cards * parts[1].sd) / whole)
 
 
 def test_lopsided_intervals_stay_lopsided_beyond_the_gpus() -> None:
@@ -134,6 +150,16 @@ def test_peaks_of_a_shared_node_are_those_of_the_whole_node(large: Iteration) ->
     assert spread["node"].mean_w == pytest.approx(2 * power.node_ac, rel=0.02)
     assert spread["job"].mean_w == pytest.approx(power.facility, rel=0.02)
     assert large.site.spread_w["node"].mean_w == pytest.approx(large.site.power_w.node_ac / 8, rel=0.05)
+
+
+def test_cards_are_taken_to_work_all_the_time_between_nodes_and_never_within_one(large: Iteration) -> None:
+    for iteration, gpu in ((jc.predict(SMALL), "h200-sxm"), (large, "a100-sxm-80gb")):
+        plan = replace(iteration.plan, site=replace(iteration.plan.site, power_limit_w=1e6))
+        model = site_model(plan, load_gpu(gpu))
+        assert model is not None and iteration.site is not None
+        (check,) = checks_of_power(iteration.power_over_time, plan, model, iteration.power_w / iteration.gpus)
+        more = check.peak_w / iteration.site.spread_w["job"].peak_w
+        assert more == pytest.approx(1.0) if iteration is not large else 1.0 < more < 1.05
 
 
 def test_peaks_of_racks_and_of_a_job_with_replicas() -> None:

@@ -200,8 +200,7 @@ def _power(kernels: Timeline, most: int) -> tuple[Float, Float]:
     if len(profile.power_w) <= most:
         return np.asarray(profile.time_ns * 1e-9, dtype=np.float64), profile.power_w
     start, power = profile.resampled(kernels.time_s / most)
-    # The last step reaches beyond the end, and is empty there.
-    return np.append(start[:most], kernels.time_s), power[:most]
+    return np.append(start, kernels.time_s), power
 
 
 def _steps(bars: Sequence[Bar], wait_w: float, until_s: float) -> tuple[Float, Float]:
