@@ -8,7 +8,7 @@ the residual stream are added, and each parameter's gradient is added to the one
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, collective, column_sums, streaming
+from joulecast.model.framework.launches import Launch, collective, column_sums, norm_gradients, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import core_attention, float8_linear, query_scaling
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
@@ -262,28 +262,12 @@ def norm_half_backward(
 
 
 def norm_backward(
-    name: str, s: Shard, accumulate: bool, tokens: int = 0
+    name: str, s: Shard, accumulate: bool, tokens: int = 0, reads: int = 2
 ) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels of a norm, and the accumulation of its parameters' gradients."""
-    config, dtype = s.config, s.implementation.dtype
-    rows, columns = tokens or s.norm_tokens, config.hidden
-    elements = rows * columns
-    weight = f"{name}.weight"
-    done = "" if accumulate else weight
-    kernels = (
-        streaming("norm_backward", f"{name}.grad", elements, reads=2, dtype=dtype, rows=rows, columns=columns),
-        streaming(
-            "gamma_backward",
-            f"{name}.gamma.grad",
-            elements,
-            reads=2,
-            writes=1 / rows,
-            dtype=dtype,
-            rows=rows,
-            columns=columns,
-            completes=done,
-        ),
-    )
+    config, dtype, weight = s.config, s.implementation.dtype, f"{name}.weight"
+    columns, done = config.hidden, "" if accumulate else weight
+    kernels = norm_gradients(name, tokens or s.norm_tokens, columns, dtype, done, reads)
     sums = accumulation(weight, columns, dtype, accumulate)
     if config.norm_bias:
         sums += accumulation(f"{name}.bias", columns, dtype, accumulate)
