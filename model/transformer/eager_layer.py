@@ -160,19 +160,12 @@ def leave_forward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def leave_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`leave_forward`: nothing, or the gathering of the sequence."""
-    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
-        return ()
-    if float8_linear.gathers(s):
-        return float8_linear.gathered(f"{name}.grad", s)
-    return (collective("all_gather", f"{name}.grad.all_gather", s.activation_bytes, s.implementation),)
+    return enter_forward(f"{name}.grad", s)
 
 
 def enter_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`enter_forward`: the sum over the ranks."""
-    if s.implementation.tensor_parallel == 1:
-        return ()
-    kind = "reduce_scatter" if s.implementation.sequence_parallel else "all_reduce"
-    return (collective(kind, f"{name}.grad.{kind}", s.activation_bytes, s.implementation),)
+    return leave_forward(f"{name}.grad", s)
 
 
 def activation_forward(s: Shard) -> tuple[Launch, ...]:
@@ -262,12 +255,12 @@ def norm_half_backward(
 
 
 def norm_backward(
-    name: str, s: Shard, accumulate: bool, tokens: int = 0, reads: int = 2
+    name: str, s: Shard, accumulate: bool, *, reads: int = 2
 ) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels of a norm, and the accumulation of its parameters' gradients."""
     config, dtype, weight = s.config, s.implementation.dtype, f"{name}.weight"
     columns, done = config.hidden, "" if accumulate else weight
-    kernels = norm_gradients(name, tokens or s.norm_tokens, columns, dtype, done, reads)
+    kernels = norm_gradients(name, s.norm_tokens, columns, dtype, done, reads)
     sums = accumulation(weight, columns, dtype, accumulate)
     if config.norm_bias:
         sums += accumulation(f"{name}.bias", columns, dtype, accumulate)
