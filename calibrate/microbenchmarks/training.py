@@ -33,10 +33,6 @@ def _into_buffer(name: str, operands: int) -> Callable[[Bench, int, int], Kernel
     return make
 
 
-def _copy(bench: Bench, rows: int, columns: int) -> Kernel:
-    return copy_kernel(bench.values(rows, columns), bench.empty(rows, columns))
-
-
 def _halves(bench: Bench, rows: int, columns: int) -> tuple[Any, Any]:
     """Gate and up of a gated MLP: the two halves of every row of one product, so that neither is contiguous."""
     gate, up = bench.values(rows, 2 * columns).chunk(2, -1)
@@ -95,22 +91,6 @@ def _layer_norm(bench: Bench) -> Callable[[Any, Any, Any], Any]:
     return lambda x, weight, offset: functional.layer_norm(x, (x.shape[-1],), weight, offset)
 
 
-def _rmsnorm(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _forward(_rms_norm(bench), bench.values(rows, columns), bench.values(columns))
-
-
-def _layernorm(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _forward(_layer_norm(bench), bench.values(rows, columns), bench.values(columns), bench.values(columns))
-
-
-def _rmsnorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _gradient(bench, _rms_norm(bench), (bench.values(rows, columns), bench.values(columns)))
-
-
-def _rmsnorm_backward_input(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _gradient(bench, _rms_norm(bench), (bench.values(rows, columns),), (bench.values(columns),))
-
-
 def _layernorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
     active = (bench.values(rows, columns), bench.values(columns), bench.values(columns))
     return _gradient(bench, _layer_norm(bench), active)
@@ -119,14 +99,6 @@ def _layernorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
 def _softmax(bench: Bench, rows: int, columns: int) -> Kernel:
     source = bench.values(rows, columns)
     return allocating_kernel(lambda: bench.torch.softmax(source, dim=-1))
-
-
-def _gelu(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _forward(bench.torch.nn.functional.gelu, bench.values(rows, columns))
-
-
-def _gelu_backward(bench: Bench, rows: int, columns: int) -> Kernel:
-    return _gradient(bench, bench.torch.nn.functional.gelu, (bench.values(rows, columns),))
 
 
 def _bias_reduce(bench: Bench, rows: int, columns: int) -> Kernel:
@@ -163,8 +135,9 @@ def _zero(bench: Bench, rows: int, columns: int) -> Kernel:
     return Kernel(lambda: bench.torch._foreach_zero_(gradients), result=lambda: gradients)
 
 
+#: Kernels by pattern, of so many rows (m) and columns (n).
 _MAKERS: dict[str, Callable[[Bench, int, int], Kernel]] = {
-    "copy": _copy,
+    "copy": lambda b, m, n: copy_kernel(b.values(m, n), b.empty(m, n)),
     "exp": _into_buffer("exp", 1),
     "add": _into_buffer("add", 2),
     "mul": _into_buffer("mul", 2),
@@ -172,14 +145,14 @@ _MAKERS: dict[str, Callable[[Bench, int, int], Kernel]] = {
     "strided_unary": _strided_unary,
     "strided_binary": _strided_binary,
     "strided_silu_backward": _strided_silu_backward,
-    "rmsnorm": _rmsnorm,
-    "rmsnorm_backward_both": _rmsnorm_backward_both,
-    "rmsnorm_backward_input": _rmsnorm_backward_input,
-    "layernorm": _layernorm,
+    "rmsnorm": lambda b, m, n: _forward(_rms_norm(b), b.values(m, n), b.values(n)),
+    "rmsnorm_backward_both": lambda b, m, n: _gradient(b, _rms_norm(b), (b.values(m, n), b.values(n))),
+    "rmsnorm_backward_input": lambda b, m, n: _gradient(b, _rms_norm(b), (b.values(m, n),), (b.values(n),)),
+    "layernorm": lambda b, m, n: _forward(_layer_norm(b), b.values(m, n), b.values(n), b.values(n)),
     "layernorm_backward_both": _layernorm_backward_both,
     "softmax": _softmax,
-    "gelu": _gelu,
-    "gelu_backward": _gelu_backward,
+    "gelu": lambda b, m, n: _forward(b.torch.nn.functional.gelu, b.values(m, n)),
+    "gelu_backward": lambda b, m, n: _gradient(b, b.torch.nn.functional.gelu, (b.values(m, n),)),
     "bias_reduce": _bias_reduce,
     "cross_entropy": _cross_entropy,
     "cross_entropy_backward": _cross_entropy_backward,

@@ -113,10 +113,6 @@ def _interleave(row: Configuration) -> KernelWork:
     return KernelWork(tuple(o for o, _ in present), tuple(c for _, c in present))
 
 
-def _idle(row: Configuration) -> KernelWork:
-    return KernelWork(busy_share=0.0)
-
-
 def _named_key(row: Configuration) -> tuple[Hashable, ...]:
     return (row["op"], row.get("name"))
 
@@ -137,10 +133,6 @@ def _streaming_key(row: Configuration) -> tuple[Hashable, ...]:
     return (pattern, row.get("dtype"), row.get("bytes"), row.get("tile_rows"), row.get("tile_cols"))
 
 
-def _collective_key(row: Configuration) -> tuple[Hashable, ...]:
-    return ("collective", row.get("gpus") or 2)
-
-
 class _Kind(NamedTuple):
     """What rows of one ``op`` ran, and what their near-duplicates share."""
 
@@ -151,7 +143,7 @@ class _Kind(NamedTuple):
 _PRODUCT = _Kind(lambda row: _one(gemm(row)), _product_key)
 _ATTENTION = _Kind(lambda row: _one(attention(row)), _attention_key)
 _STREAMING = _Kind(lambda row: _one(streaming(row), optional_count(row, "launches", 1) or 1), _streaming_key)
-_COLLECTIVE = _Kind(lambda row: _one(collective(row)), _collective_key)
+_COLLECTIVE = _Kind(lambda row: _one(collective(row)), lambda row: ("collective", row.get("gpus") or 2))
 _KINDS = {
     "gemm": _PRODUCT,
     "tile_gemm": _PRODUCT,
@@ -164,7 +156,7 @@ _KINDS = {
     "optimizer_step": _Kind(lambda row: _launched(optimizer_launches(row))),
     "duty": _Kind(_duty),
     "interleave": _Kind(_interleave),
-    "idle": _Kind(_idle),
+    "idle": _Kind(lambda _: KernelWork(busy_share=0.0)),
     **dict.fromkeys(STREAMING_PATTERNS, _STREAMING),
     **dict.fromkeys(COLLECTIVE_KINDS, _COLLECTIVE),
 }

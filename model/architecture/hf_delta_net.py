@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from joulecast.errors import InputError
 from joulecast.model.architecture.delta_net import DeltaNet
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
@@ -30,12 +29,8 @@ def read_delta_net(reader: Reader, family: Family, mixers: Sequence[str]) -> Del
         joint=family.joint_delta,
     )
     if found.value_heads % found.key_heads:
-        raise InputError(
-            f"{found.value_heads} heads of values cannot share {found.key_heads} of keys",
-            file=reader.file,
-            key=reader.prefix + "linear_num_key_heads",
-            remedy="Choose a divisor of linear_num_value_heads.",
-        )
+        problem = f"{found.value_heads} heads of values cannot share {found.key_heads} of keys"
+        raise reader.error("linear_num_key_heads", problem, "Choose a divisor of linear_num_value_heads.")
     return found
 
 

@@ -24,17 +24,10 @@ class Reader:
         value = self.data.get(key)
         if value is None:
             if default is None:
-                raise InputError(
-                    f"missing {key}", file=self.file, key=self.prefix + key, remedy="Add it as a whole number."
-                )
+                raise self.error(key, f"missing {key}", "Add it as a whole number.")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(
-                f"must be a positive whole number, not {value!r}",
-                file=self.file,
-                key=self.prefix + key,
-                remedy="Correct it.",
-            )
+            raise self.error(key, f"must be a positive whole number, not {value!r}")
         return value
 
     def whole(self, key: str) -> int:
@@ -47,9 +40,7 @@ class Reader:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise InputError(
-                f"must be a positive number, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
-            )
+            raise self.error(key, f"must be a positive number, not {value!r}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -58,9 +49,7 @@ class Reader:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise InputError(
-                f"must be true or false, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
-            )
+            raise self.error(key, f"must be true or false, not {value!r}")
         return value
 
     def places(self, key: str, layers: int) -> frozenset[int]:
@@ -69,12 +58,7 @@ class Reader:
         if value is None:
             return frozenset()
         if not isinstance(value, list) or not all(isinstance(one, int) and 0 <= one < layers for one in value):
-            raise InputError(
-                f"must be a list of layers from 0 to {layers - 1}",
-                file=self.file,
-                key=self.prefix + key,
-                remedy="Correct it.",
-            )
+            raise self.error(key, f"must be a list of layers from 0 to {layers - 1}")
         return frozenset(value)
 
     def table(self, key: str) -> Mapping[str, Any]:
@@ -83,21 +67,19 @@ class Reader:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            raise InputError(
-                f"must be an object, not {value!r}", file=self.file, key=self.prefix + key, remedy="Correct it."
-            )
+            raise self.error(key, f"must be an object, not {value!r}")
         return value
 
     def divide(self, hidden: int, heads: int, key: str) -> int:
         """Size of a head where the file gives none."""
         if hidden % heads:
-            raise InputError(
-                f"the hidden size {hidden} is not divisible by {heads} attention heads",
-                file=self.file,
-                key=self.prefix + key,
-                remedy="Correct one of them or give head_dim.",
-            )
+            problem = f"the hidden size {hidden} is not divisible by {heads} attention heads"
+            raise self.error(key, problem, "Correct one of them or give head_dim.")
         return hidden // heads
+
+    def error(self, key: str, problem: str, remedy: str = "Correct it.") -> InputError:
+        """What is wrong with a key, to be raised."""
+        return InputError(problem, file=self.file, key=self.prefix + key, remedy=remedy)
 
 
 def shortest(pattern: Sequence[T]) -> tuple[T, ...]:

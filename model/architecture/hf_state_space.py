@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from joulecast.errors import InputError, NotYetError
+from joulecast.errors import NotYetError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf_experts import read_experts, read_turns
 from joulecast.model.architecture.hf_family import Family, StateSpaceKeys
@@ -47,12 +47,7 @@ def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
             )
     mixing = _mixing(reader, keys, layers)
     if len(mixing) != layers:
-        raise InputError(
-            f"{len(mixing)} kinds for {layers} layers",
-            file=reader.file,
-            key=reader.prefix + keys.pattern,
-            remedy="Name one for each.",
-        )
+        raise reader.error(keys.pattern, f"{len(mixing)} kinds for {layers} layers", "Name one for each.")
     if keys.followed and keys.mixer == "M" and "M" not in mixing:
         return ()  # layers like any other model's
     return shortest([one + second for one, second in zip(mixing, _seconds(reader, family, layers), strict=True)])
@@ -83,12 +78,8 @@ def _mixing(reader: Reader, keys: StateSpaceKeys, layers: int) -> Sequence[str]:
     if isinstance(given, list) and all(isinstance(one, str) and named.get(one) in known for one in given):
         return [named[one] for one in given]
     names = [name for name, letter in named.items() if letter in known]
-    raise InputError(
-        "must say what each layer is made of",
-        file=reader.file,
-        key=reader.prefix + key,
-        remedy=f"Give a list of {', '.join(names)}, or a string of {' '.join(known)}.",
-    )
+    remedy = f"Give a list of {', '.join(names)}, or a string of {' '.join(known)}."
+    raise reader.error(key, "must say what each layer is made of", remedy)
 
 
 def read_hybrid_experts(
@@ -125,12 +116,8 @@ def read_state_space(reader: Reader, family: Family, mixers: Sequence[str]) -> S
         projection_bias=reader.flag(keys.bias, False),
     )
     if found.heads % found.groups:
-        raise InputError(
-            f"{found.heads} heads are not divisible by {found.groups} groups",
-            file=reader.file,
-            key=reader.prefix + keys.groups,
-            remedy=f"Choose a divisor of {keys.heads}.",
-        )
+        problem = f"{found.heads} heads are not divisible by {found.groups} groups"
+        raise reader.error(keys.groups, problem, f"Choose a divisor of {keys.heads}.")
     return found
 
 

@@ -54,12 +54,8 @@ def _listed_rotary(reader: Reader, layers: int) -> tuple[bool, ...]:
         every = reader.count("no_rope_layer_interval")
         given = [(layer + 1) % every != 0 for layer in range(layers)]
     if not isinstance(given, list) or len(given) < layers or any(one not in (0, 1) for one in given):
-        raise InputError(
-            f"must have a 0 (without rotary embedding) or 1 for each of {layers} layers",
-            file=reader.file,
-            key=reader.prefix + "no_rope_layers",
-            remedy="Correct it, or leave it out.",
-        )
+        problem = f"must have a 0 (without rotary embedding) or 1 for each of {layers} layers"
+        raise reader.error("no_rope_layers", problem, "Correct it, or leave it out.")
     rotary = [bool(one) for one in given[:layers]]
     return () if all(rotary) else shortest(rotary)
 

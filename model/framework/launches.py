@@ -109,17 +109,13 @@ def streaming(
     return Launch(operator, completes=completes)
 
 
-def elementwise(
-    name: str, elements: float, *, reads: float = 1.0, writes: float = 1.0, dtype: str = "bf16", completes: str = ""
-) -> Launch:
-    """Launch of a PyTorch kernel that takes each value for itself, several at a time."""
-    return streaming(
-        "unary", name, elements, reads=reads, writes=writes, dtype=dtype, completes=completes, late_s=IN_PLACE_S
-    )
+def elementwise(name: str, elements: float, *, writes: float = 1.0, completes: str = "") -> Launch:
+    """Launch of a PyTorch kernel that takes each value in fp32 for itself, several at a time."""
+    return streaming("unary", name, elements, writes=writes, dtype="fp32", completes=completes, late_s=IN_PLACE_S)
 
 
 def of_rows(name: str, rows: float) -> Launch:
-    """The same of a number of each row in fp32, which the kernel before has left in L2."""
+    """The same of a number of each row, which the kernel before has left in L2."""
     size = rows * DTYPE_BYTES["fp32"]
     kernel = Streaming("unary", size, size, rows, "fp32", footprint_bytes=2.0 * size, name=name, late_s=IN_PLACE_S)
     return Launch(kernel)
@@ -228,6 +224,28 @@ def column_sums(name: str, rows: int, columns: int, dtype: str, completes: str =
         rows=rows,
         columns=columns,
         completes=completes,
+    )
+
+
+def norm_gradients(
+    name: str, rows: int, columns: int, dtype: str, completes: str, reads: float = 2
+) -> tuple[Launch, Launch]:
+    """Launches of the gradient of a norm's input, which reads so many tensors, and of that of its weight."""
+    return (
+        streaming(
+            "norm_backward", f"{name}.grad", rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns
+        ),
+        streaming(
+            "gamma_backward",
+            f"{name}.gamma.grad",
+            rows * columns,
+            reads=2,
+            writes=1 / rows,
+            dtype=dtype,
+            rows=rows,
+            columns=columns,
+            completes=completes,
+        ),
     )
 
 

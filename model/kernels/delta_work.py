@@ -63,18 +63,6 @@ def _rounds(s: ScanSizes) -> Array:
     return s.tokens / s.chunk * s.inner / BLOCK_VALUES
 
 
-def _unit(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.narrow(2.0 * s.shared) + s.wide(s.groups))
-
-
-def _unit_grad(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.narrow(3.0 * s.shared) + s.wide(s.groups))
-
-
-def _cumsum(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.wide(2.0 * s.heads))
-
-
 def _solve(s: ScanSizes) -> ScanWork:
     return ScanWork(s.narrow(s.shared + s.heads + _pairs(s)) + s.wide(s.heads), states=TRIANGLE * _of_keys(s))
 
@@ -120,8 +108,8 @@ def _factors_grad(s: ScanSizes) -> ScanWork:
 
 #: Work of every kernel.
 DELTA_WORK: dict[str, Callable[[ScanSizes], ScanWork]] = {
-    "unit": _unit,
-    "delta_cumsum": _cumsum,
+    "unit": lambda s: ScanWork(s.narrow(2.0 * s.shared) + s.wide(s.groups)),
+    "delta_cumsum": lambda s: ScanWork(s.wide(2.0 * s.heads)),
     "delta_solve": _solve,
     "delta_factors": _factors,
     "delta_states": _states,
@@ -130,5 +118,5 @@ DELTA_WORK: dict[str, Callable[[ScanSizes], ScanWork]] = {
     "delta_states_grad": _states_grad,
     "delta_keys": _keys_grad,
     "delta_factors_grad": _factors_grad,
-    "unit_grad": _unit_grad,
+    "unit_grad": lambda s: ScanWork(s.narrow(3.0 * s.shared) + s.wide(s.groups)),
 }

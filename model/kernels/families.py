@@ -133,17 +133,13 @@ def _collective(operator: Collective, small_outputs: float, cache_bytes: float) 
     return "collective_all_reduce" if operator.kind == "all_reduce" else "collective"
 
 
-def _scan(operator: Scan, small_outputs: float, cache_bytes: float) -> str:
-    return "scan"
-
-
 #: What tells the family of each kind of operator; a table, as a chain of questions takes half as many calls again.
 _BY_KIND: Mapping[type, Callable[..., str]] = {
     Gemm: _product,
     Attention: _attention,
     Streaming: _streaming,
     Collective: _collective,
-    Scan: _scan,
+    Scan: lambda *_: "scan",
 }
 
 

@@ -149,25 +149,9 @@ def sizes_of(operators: Sequence[Scan]) -> ScanSizes:
     )
 
 
-def _cumsum(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.narrow(s.heads) + s.wide(2.0 * s.heads))
-
-
 def _state(s: ScanSizes) -> ScanWork:
     moved = s.narrow(s.inner + s.shared) + s.wide(2.0 * s.heads) + WIDE * s.states
     return ScanWork(moved, states=s.into_state)
-
-
-def _pass(s: ScanSizes) -> ScanWork:
-    return ScanWork((WIDE + s.size) * s.states, steps=s.chunks)
-
-
-def _pass_wide(s: ScanSizes) -> ScanWork:
-    return ScanWork(2.0 * WIDE * s.states, steps=s.chunks)
-
-
-def _bmm(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.narrow(2.0 * s.shared) + WIDE * s.pairs, states=s.of_pairs)
 
 
 def _scan(s: ScanSizes) -> ScanWork:
@@ -176,18 +160,8 @@ def _scan(s: ScanSizes) -> ScanWork:
     return ScanWork(moved + WIDE * s.pairs + s.size * s.states, states=s.into_state, pairs=s.within_chunk)
 
 
-def _dz(s: ScanSizes) -> ScanWork:
-    """Result, its gradient, gate and what was scanned; gradients of the gate and of the result without it."""
-    return ScanWork(s.narrow(6.0 * s.inner))
-
-
 def _dstates(s: ScanSizes) -> ScanWork:
     return ScanWork(s.narrow(s.inner + s.shared) + s.wide(s.heads) + WIDE * s.states, states=s.into_state)
-
-
-def _pass_backward(s: ScanSizes) -> ScanWork:
-    """States and their gradients, read in fp32 and written in the products' type."""
-    return ScanWork(2.0 * (WIDE + s.size) * s.states, steps=s.chunks)
 
 
 def _dx(s: ScanSizes) -> ScanWork:
@@ -201,33 +175,12 @@ def _db(s: ScanSizes) -> ScanWork:
     return ScanWork(moved, states=s.into_state)
 
 
-def _dcb(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.narrow(2.0 * s.inner) + s.wide(2.0 * s.heads) + WIDE * s.pairs, pairs=s.within_chunk)
-
-
-def _bmm_backward(s: ScanSizes) -> ScanWork:
-    return ScanWork(WIDE * s.pairs + s.narrow(2.0 * s.shared) + s.wide(s.shared), states=s.of_pairs)
-
-
 def _decays(s: ScanSizes) -> ScanWork:
     return ScanWork(s.narrow(2.0 * s.inner) + s.wide(3.0 * s.heads) + WIDE * s.pairs, pairs=s.within_chunk)
 
 
 def _cumsum_backward(s: ScanSizes) -> ScanWork:
     return ScanWork(s.narrow(2.0 * s.heads) + s.wide(2.0 * s.heads), steps=np.ones_like(s.tokens))
-
-
-def _conv(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.narrow(2.0 * (s.inner + 2.0 * s.shared)))
-
-
-def _conv_backward(s: ScanSizes) -> ScanWork:
-    return ScanWork(s.narrow(3.0 * (s.inner + 2.0 * s.shared)))
-
-
-def _norm(s: ScanSizes) -> ScanWork:
-    """Values, the gate where the norm multiplies by it, and the result."""
-    return ScanWork(s.narrow((2.0 + s.gate) * s.inner))
 
 
 def _norm_backward(s: ScanSizes) -> ScanWork:
@@ -249,25 +202,28 @@ def _norm_again(s: ScanSizes) -> ScanWork:
 
 #: Work of every kernel.
 WORK: dict[str, Callable[[ScanSizes], ScanWork]] = {
-    "cumsum": _cumsum,
+    "cumsum": lambda s: ScanWork(s.narrow(s.heads) + s.wide(2.0 * s.heads)),
     "state": _state,
-    "pass": _pass,
-    "pass_wide": _pass_wide,
-    "bmm": _bmm,
+    "pass": lambda s: ScanWork((WIDE + s.size) * s.states, steps=s.chunks),
+    "pass_wide": lambda s: ScanWork(2.0 * WIDE * s.states, steps=s.chunks),
+    "bmm": lambda s: ScanWork(s.narrow(2.0 * s.shared) + WIDE * s.pairs, states=s.of_pairs),
     "scan": _scan,
-    "dz": _dz,
+    # Result, its gradient, gate and what was scanned; gradients of the gate and of the result without it.
+    "dz": lambda s: ScanWork(s.narrow(6.0 * s.inner)),
     "dstates": _dstates,
-    "pass_backward": _pass_backward,
+    # States and their gradients, read in fp32 and written in the products' type.
+    "pass_backward": lambda s: ScanWork(2.0 * (WIDE + s.size) * s.states, steps=s.chunks),
     "dx": _dx,
     "db": _db,
     "dc": _db,
-    "dcb": _dcb,
-    "bmm_backward": _bmm_backward,
+    "dcb": lambda s: ScanWork(s.narrow(2.0 * s.inner) + s.wide(2.0 * s.heads) + WIDE * s.pairs, pairs=s.within_chunk),
+    "bmm_backward": lambda s: ScanWork(WIDE * s.pairs + s.narrow(2.0 * s.shared) + s.wide(s.shared), states=s.of_pairs),
     "decays": _decays,
     "cumsum_backward": _cumsum_backward,
-    "conv": _conv,
-    "conv_backward": _conv_backward,
-    "norm": _norm,
+    "conv": lambda s: ScanWork(s.narrow(2.0 * (s.inner + 2.0 * s.shared))),
+    "conv_backward": lambda s: ScanWork(s.narrow(3.0 * (s.inner + 2.0 * s.shared))),
+    # Values, the gate where the norm multiplies by it, and the result.
+    "norm": lambda s: ScanWork(s.narrow((2.0 + s.gate) * s.inner)),
     "norm_backward": _norm_backward,
     "norm_again": _norm_again,
 }

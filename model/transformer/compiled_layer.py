@@ -90,25 +90,8 @@ def _activation_backward(s: Shard) -> Launch:
 
 def _norm_backward(norm: str, linear: str, s: Shard, accumulate: bool, *, reads: int) -> tuple[Launch, ...]:
     """Gradient of a norm with the residual stream's gradient; communication stands where eager mode has it."""
-    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
-    elements = rows * columns
-    _, sums = eager.norm_backward(norm, s, accumulate)
-    return (
-        *eager.enter_backward(linear, s),
-        streaming("norm_backward", f"{norm}.grad", elements, reads=reads, dtype=dtype, rows=rows, columns=columns),
-        streaming(
-            "gamma_backward",
-            f"{norm}.gamma.grad",
-            elements,
-            reads=2,
-            writes=1 / rows,
-            dtype=dtype,
-            completes="" if accumulate else f"{norm}.weight",
-            rows=rows,
-            columns=columns,
-        ),
-        *sums,
-    )
+    kernels, sums = eager.norm_backward(norm, s, accumulate, reads=reads)
+    return (*eager.enter_backward(linear, s), *kernels, *sums)
 
 
 def _rotary(name: str, s: Shard) -> tuple[Launch, ...]:

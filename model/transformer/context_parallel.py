@@ -27,7 +27,7 @@ from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
 from joulecast.model.transformer import attention_kernel, flash_order
-from joulecast.model.transformer.ring_steps import kernel_of, local_step, step, step_queries
+from joulecast.model.transformer.ring_steps import kernel_of, kv_values, local_step, step, step_queries
 
 
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
@@ -55,7 +55,7 @@ def _ring_backward(s: Shard) -> tuple[Launch, ...]:
     ranks, dtype = s.implementation.context_parallel, s.implementation.dtype
     out = [_hop(s, "attention.ring") for _ in range(ranks - 1)]
     out.append(local_step(s, "backward"))
-    gradient = streaming("add", "attention.ring.grad.join", _kv_values(s), reads=2, dtype=dtype)
+    gradient = streaming("add", "attention.ring.grad.join", kv_values(s), reads=2, dtype=dtype)
     for number in range(1, ranks):
         # Of the communications so far, this step's keys are number ``number`` − 1.
         out += _arrived(s, "backward", number, ranks - 2)
@@ -73,14 +73,14 @@ def _arrived(s: Shard, direction: str, number: int, outstanding: int) -> tuple[L
     if s.implementation.documents is None:
         return (replace(kernel, waits=True, outstanding=outstanding),)
     queries = s.tokens * s.attention_width * (3 if direction == "backward" else 1)  # with results and their gradients
-    halved = _kv_values(s) if step_queries(s, number) == s.tokens else queries
+    halved = kv_values(s) if step_queries(s, number) == s.tokens else queries
     copied = streaming("copy", f"attention.half.{direction}", halved / 2, dtype=s.implementation.dtype)
     return replace(copied, waits=True, outstanding=outstanding), kernel
 
 
 def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
     ranks, half, dtype = s.implementation.context_parallel, s.sequence // 2, s.implementation.dtype
-    everything = ranks * _kv_values(s)
+    everything = ranks * kv_values(s)
     size = everything * DTYPE_BYTES[dtype]
     chunks = _slowest_chunks(s)
     seen = [min((chunk + 1) * half, half + (s.config.window or s.sequence * ranks)) for chunk in chunks]
@@ -141,16 +141,11 @@ def _paired(launch: Launch) -> Launch:
     return replace(launch, operator=replace(kernel, deterministic=2))
 
 
-def _kv_values(s: Shard) -> float:
-    """Keys and values of the rank's positions."""
-    return 2.0 * s.tokens * s.kv_heads * s.config.head_dim
-
-
 def _hop(s: Shard, name: str) -> Launch:
     """Keys and values (or their gradients) to the next rank and from the one before, beside what follows."""
     run = s.implementation
     width = DTYPE_BYTES[run.dtype if name.endswith(".grad") else run.attention_dtype]
-    launch = _collective(s, "ring_step", name, _kv_values(s) * width)
+    launch = _collective(s, "ring_step", name, kv_values(s) * width)
     return replace(launch, waits=False, prompt=True)
 
 

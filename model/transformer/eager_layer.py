@@ -8,7 +8,7 @@ the residual stream are added, and each parameter's gradient is added to the one
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, collective, column_sums, streaming
+from joulecast.model.framework.launches import Launch, collective, column_sums, norm_gradients, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import core_attention, float8_linear, query_scaling
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
@@ -160,19 +160,12 @@ def leave_forward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def leave_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`leave_forward`: nothing, or the gathering of the sequence."""
-    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
-        return ()
-    if float8_linear.gathers(s):
-        return float8_linear.gathered(f"{name}.grad", s)
-    return (collective("all_gather", f"{name}.grad.all_gather", s.activation_bytes, s.implementation),)
+    return enter_forward(f"{name}.grad", s)
 
 
 def enter_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`enter_forward`: the sum over the ranks."""
-    if s.implementation.tensor_parallel == 1:
-        return ()
-    kind = "reduce_scatter" if s.implementation.sequence_parallel else "all_reduce"
-    return (collective(kind, f"{name}.grad.{kind}", s.activation_bytes, s.implementation),)
+    return leave_forward(f"{name}.grad", s)
 
 
 def activation_forward(s: Shard) -> tuple[Launch, ...]:
@@ -262,28 +255,12 @@ def norm_half_backward(
 
 
 def norm_backward(
-    name: str, s: Shard, accumulate: bool, tokens: int = 0
+    name: str, s: Shard, accumulate: bool, *, reads: int = 2
 ) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels of a norm, and the accumulation of its parameters' gradients."""
-    config, dtype = s.config, s.implementation.dtype
-    rows, columns = tokens or s.norm_tokens, config.hidden
-    elements = rows * columns
-    weight = f"{name}.weight"
-    done = "" if accumulate else weight
-    kernels = (
-        streaming("norm_backward", f"{name}.grad", elements, reads=2, dtype=dtype, rows=rows, columns=columns),
-        streaming(
-            "gamma_backward",
-            f"{name}.gamma.grad",
-            elements,
-            reads=2,
-            writes=1 / rows,
-            dtype=dtype,
-            rows=rows,
-            columns=columns,
-            completes=done,
-        ),
-    )
+    config, dtype, weight = s.config, s.implementation.dtype, f"{name}.weight"
+    columns, done = config.hidden, "" if accumulate else weight
+    kernels = norm_gradients(name, s.norm_tokens, columns, dtype, done, reads)
     sums = accumulation(weight, columns, dtype, accumulate)
     if config.norm_bias:
         sums += accumulation(f"{name}.bias", columns, dtype, accumulate)

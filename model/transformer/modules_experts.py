@@ -52,7 +52,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         copies("permute", s, e, reads=random_reads(s)),
         masked_values.filled("permute.mask", e.sent * hidden, s.implementation.dtype),
         *_product("experts.up", s, e, e.up_width, hidden),
-        *(_clamped(s, e) if experts_of(s).bias else _activated(s, e)),
+        *(_clamped(s, e) if experts_of(s).bias else eager.activation_forward(eager_moe.expert_rows(s, e))),
         *_product("experts.down", s, e, hidden, e.ffn),
         *expert_weights.put_back(s, e),
         *modules_shared.forward(s),
@@ -71,7 +71,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         *modules_shared.backward(s, accumulate),
         *expert_weights.put_back_backward(s, e),
         *_product_backward("experts.down", s, e, hidden, e.ffn, accumulate),
-        *(_clamped_backward(s, e) if experts_of(s).bias else _activated_backward(s, e)),
+        *(_clamped_backward(s, e) if experts_of(s).bias else eager.activation_backward(eager_moe.expert_rows(s, e))),
         *_product_backward("experts.up", s, e, e.up_width, hidden, accumulate),
         *masked_values.masked("permute.grad.mask", values, dtype),
         streaming("fill", "permute.grad.weights.zeros", e.sent, reads=0, dtype=dtype),
@@ -140,14 +140,6 @@ def _bias_sums(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool
         replace(total, completes="" if accumulate else bias),
         *eager.accumulation(bias, e.experts * width, dtype, accumulate),
     )
-
-
-def _activated(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    return eager.activation_forward(eager_moe.expert_rows(s, e))
-
-
-def _activated_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    return eager.activation_backward(eager_moe.expert_rows(s, e))
 
 
 def _clamped(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:

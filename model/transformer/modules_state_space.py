@@ -21,7 +21,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *pytorch_norm.block_forward("norm1", s),
         *autocast_linear.forward("in_proj", s, m.projected, hidden),
         *state_space.decays(s),
-        *state_space.forward(s, gates=False),
+        *state_space.forward(s),
         *autocast_linear.forward("out_proj", s, hidden, m.inner, wide=False),
         *pytorch_norm.branch_forward("norm1", s),
         eager.residual_addition("residual1", s),
@@ -34,7 +34,7 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
     return (
         *pytorch_norm.branch_backward("norm1", s, accumulate),
         *autocast_linear.backward("out_proj", s, hidden, m.inner, m.projection_bias, accumulate, wide=False),
-        *state_space.backward(s, gates=False),
+        *state_space.backward(s),
         *state_space.decays(s, ".grad"),
         *_parameters(s, accumulate),
         *autocast_linear.backward("in_proj", s, m.projected, hidden, m.projection_bias, accumulate),

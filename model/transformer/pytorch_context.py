@@ -24,7 +24,7 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer.ring_steps import local_step, step, step_queries
+from joulecast.model.transformer.ring_steps import kv_values, local_step, step, step_queries
 from joulecast.model.transformer.row_operators import rounded, widened
 
 #: Type in which results and gradients are added up.
@@ -34,7 +34,7 @@ SUMS = "fp32"
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Attention of one rank, with its communication and what joins its steps."""
     ranks, own = s.implementation.context_parallel, _every_head(s)
-    repeated = streaming("copy", "attention.keys.repeat", _kv_values(own), reads=_share(s), dtype=_dtype(s))
+    repeated = streaming("copy", "attention.keys.repeat", kv_values(own), reads=_share(s), dtype=_dtype(s))
     out = [repeated, *_sent(own), local_step(own, "forward")]
     for number in range(1, ranks):
         out += _arrived(own, step(own, "forward", number), number)
@@ -45,7 +45,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`; those of keys and values follow them around the ring."""
     ranks, own = s.implementation.context_parallel, _every_head(s)
-    queries, keys = float(s.tokens * s.attention_width), _kv_values(own)
+    queries, keys = float(s.tokens * s.attention_width), kv_values(own)
     out = [streaming("fill", "attention.grad.fill", queries + keys, reads=0, dtype=SUMS)]
     out += [*_sent(own), local_step(own, "backward"), *_added(own, queries + keys), *_passed_on(own)]
     for number in range(1, ranks):
@@ -75,19 +75,14 @@ def _dtype(s: Shard) -> str:
     return s.implementation.dtype
 
 
-def _kv_values(s: Shard) -> float:
-    """Keys and values of the rank's positions."""
-    return 2.0 * s.tokens * s.kv_heads * s.config.head_dim
-
-
 def _step_keys(s: Shard, number: int) -> float:
     """Values of the gradients of keys and values that a later step gives."""
-    return _kv_values(s) * (0.5 if step_queries(s, number) == s.tokens else 1.0)
+    return kv_values(s) * (0.5 if step_queries(s, number) == s.tokens else 1.0)
 
 
 def _sent(s: Shard) -> tuple[Launch, ...]:
     """Keys and values in one buffer, and its first way to others."""
-    ranks, values = s.implementation.context_parallel, _kv_values(s)
+    ranks, values = s.implementation.context_parallel, kv_values(s)
     size = values * DTYPE_BYTES[_dtype(s)]
     moved = _communication(s, "all_gather", ranks * size) if _gathers(s) else _communication(s, "ring_step", size)
     return streaming("cat", "attention.keys.pack", values, dtype=_dtype(s)), moved
@@ -108,7 +103,7 @@ def _arrived(s: Shard, kernel: Launch, number: int, *, behind: int = 0) -> tuple
 
 def _passed_on(s: Shard) -> tuple[Launch, ...]:
     """Gradients of keys and values in one buffer, and on to the next rank."""
-    values = _kv_values(s)
+    values = kv_values(s)
     packed = streaming("cat", "attention.keys.grad.pack", values, dtype=SUMS)
     return packed, _communication(s, "ring_step", values * DTYPE_BYTES[SUMS], grad=True)
 
@@ -130,7 +125,7 @@ def _joined(s: Shard, values: float) -> tuple[Launch, ...]:
 
 def _added(s: Shard, values: float) -> tuple[Launch, ...]:
     """A step's gradients added to those before, in fp32."""
-    name, whole = "attention.grad.join", float(s.tokens * s.attention_width) + _kv_values(s)
+    name, whole = "attention.grad.join", float(s.tokens * s.attention_width) + kv_values(s)
     added = streaming("add", name, values, reads=1.5, dtype=SUMS)
     if s.implementation.compiled or values == whole:
         return (added,)

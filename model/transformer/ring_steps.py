@@ -30,6 +30,11 @@ def step_queries(s: Shard, number: int) -> int:
     return s.tokens if 2 * number <= s.implementation.context_parallel else s.tokens // 2
 
 
+def kv_values(s: Shard) -> float:
+    """Keys and values of the rank's positions."""
+    return 2.0 * s.tokens * s.kv_heads * s.config.head_dim
+
+
 def kernel_of(s: Shard, direction: str, queries: int, keys: int, *, causal: bool) -> Launch:
     """Attention of so many queries of each sequence with so many keys; of packed documents that share of each."""
     whole = attention_kernel.attention(s, direction)

@@ -6,7 +6,7 @@ them fused, on strided views of the joint projection's output.
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, norm_gradients, streaming
 from joulecast.model.framework.layer_shard import Shard
 
 
@@ -88,27 +88,11 @@ def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     dtype = s.implementation.dtype
     for part, rows, columns in reversed(normed_parts(s)):
         weight = f"{part}_norm.weight"
-        done = "" if accumulate else weight
-        launches.append(
-            streaming(
-                "norm_backward", f"{part}_norm.grad", rows * columns, reads=2, dtype=dtype, rows=rows, columns=columns
-            )
-        )
+        kernel, gamma = norm_gradients(f"{part}_norm", rows, columns, dtype, "" if accumulate else weight)
+        launches.append(kernel)
         if s.config.qk_norm_plain:
             continue
-        launches.append(
-            streaming(
-                "gamma_backward",
-                f"{part}_norm.gamma.grad",
-                rows * columns,
-                reads=2,
-                writes=1 / rows,
-                dtype=dtype,
-                completes=done,
-                rows=rows,
-                columns=columns,
-            )
-        )
+        launches.append(gamma)
         if accumulate:
             launches.append(streaming("add", f"{weight}.accumulate", columns, reads=2, dtype=dtype, completes=weight))
     return tuple(launches)

@@ -109,7 +109,7 @@ def widened(name: str, values: float, dtype: str) -> Launch:
 
 def rounded(name: str, values: float, *, completes: str = "") -> Launch:
     """Values in fp32 rounded to a type of two bytes."""
-    return elementwise(name, values, writes=0.5, dtype="fp32", completes=completes)
+    return elementwise(name, values, writes=0.5, completes=completes)
 
 
 def combined(name: str, tokens: int, chosen: int, hidden: int, dtype: str) -> Launch:

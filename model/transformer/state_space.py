@@ -45,13 +45,13 @@ def kernel(name: str, s: Shard, *, gated: bool = False, again: bool = False) -> 
     return Launch(replace(operator, name=f"scan.{name}{'.again' if again else ''}"))
 
 
-def forward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
-    """From the projection to the norm's result; ``gates``: the scan multiplies by the gate, not the norm."""
-    return (*scan_forward(s, gates=gates), norm_forward(s, gates=gates))
+def forward(s: Shard) -> tuple[Launch, ...]:
+    """From the projection to the result of the norm, which multiplies by the gate."""
+    return (*scan_forward(s, gates=False), norm_forward(s, gates=False))
 
 
 def scan_forward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
-    """From the projection to the scan's result."""
+    """From the projection to the scan's result; ``gates``: the scan multiplies by the gate, not the norm."""
     chunks = (kernel(name, s) for name in ("conv", "cumsum", "state", "pass", "bmm"))
     return (*chunks, kernel("scan", s, gated=gates))
 
@@ -66,9 +66,9 @@ def decays(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
     return (replace(streaming("unary", f"scan.decays{suffix}", mixer_of(s).heads, dtype="fp32"), repeat=3),)
 
 
-def backward(s: Shard, *, gates: bool) -> tuple[Launch, ...]:
+def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, those of parameters without their sums."""
-    return (norm_backward(s, gates=gates), *scan_backward(s, gates=gates))
+    return (norm_backward(s, gates=False), *scan_backward(s, gates=False))
 
 
 def norm_backward(s: Shard, *, gates: bool) -> Launch:

@@ -53,7 +53,7 @@ def forward(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
         return _centred(name, s, rows, columns)
     return (
         *_widened(f"{name}.widen", s, values),
-        elementwise(f"{name}.square", values, dtype="fp32"),
+        elementwise(f"{name}.square", values),
         streaming("reduce", f"{name}.mean", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns),
         of_rows(f"{name}.epsilon", rows),
         of_rows(f"{name}.root", rows),
@@ -73,7 +73,7 @@ def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]
         *_widened(f"{name}.widen", s, values),
         next(means),
         by_row(f"{name}.centred", values),
-        elementwise(f"{name}.square", values, dtype="fp32"),
+        elementwise(f"{name}.square", values),
         next(means),
         by_row(f"{name}.again", values),
         of_rows(f"{name}.epsilon", rows),
@@ -136,7 +136,7 @@ def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") 
         *(_negated_sum(f"{name}.grad.again", rows, columns) if centred else ()),
         _spread(f"{name}.grad.spread", values),
         streaming("copy", f"{name}.grad.base", values, dtype="fp32"),
-        elementwise(f"{name}.grad.double", values, dtype="fp32"),
+        elementwise(f"{name}.grad.double", values),
         streaming("mul", f"{name}.grad.square", values, reads=2, dtype="fp32"),
         *(_negated_sum(f"{name}.grad.centred", rows, columns) if centred else ()),
         streaming("add", f"{name}.grad.branches", values, reads=2, dtype="fp32"),

@@ -11,7 +11,6 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.errors import InputError, counted
 from joulecast.model.hardware.description import GpuDescription
@@ -25,8 +24,6 @@ from joulecast.simulator.plan_file.site import stated_limits
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.problem import FrontProblem
-
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,10 +37,6 @@ def condition(words: Sequence[Word | Array | Operator], variables: Variables) ->
             parts.append(as_unset(text, variables, line))
     if parts and parts[-1] in ("]", "]]"):
         parts.pop()
-    return _any(parts)
-
-
-def _any(parts: list[str | None]) -> bool | None:
     return _joined(parts, ("||", "-o"), decides=True)
 
 

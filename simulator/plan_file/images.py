@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file.source import Source
 
 KEY = "workload.images"
-TOWER, PROJECTOR = f"{KEY}.freeze_vision_tower", f"{KEY}.freeze_multi_modal_projector"
+TOWER = f"{KEY}.freeze_vision_tower"
 #: Pixels of a side where a tower takes any and the plan does not say: those of LLaMA-Factory's image_max_pixels.
 USUAL_SIDE = 768
 

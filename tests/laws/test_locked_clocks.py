@@ -6,11 +6,11 @@ that wander, each for itself, and to cards that differ; a lock near the limit sp
 
 import numpy as np
 import pytest
+from ways_agree import ways_agree
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.limits import card_lag, card_lag_at_lock
-from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.fluid.prepared import prepare
 from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.iteration.forecast import forecast
@@ -89,7 +89,7 @@ def test_cards_that_differ_are_not_made_alike_by_a_lock():
 @pytest.mark.parametrize("lock", [1380, 1440, 1500, 1560])
 def test_the_closed_form_locks_as_the_simulation_does(lock):
     found = plan("h100-sxm", 8, clock_mhz=lock)
-    assert closed_form([found]).time_s[0] == pytest.approx(forecast(found).time_s, rel=0.01)
+    ways_agree(found, time=0.01)
 
 
 def test_a_forecast_says_that_nobody_measured_a_locked_group():

@@ -130,8 +130,8 @@ def test_whole_scans_are_met(gpu, most) -> None:
         mixer = StateSpace(heads, head_dim, state, groups, chunk=chunk)
         s = shard(replace(layer, state_space=mixer), Implementation(modules="transformers"), batch, sequence)
         for direction, launches in (
-            ("forward", state_space.forward(s, gates=False)),
-            ("backward", state_space.backward(s, gates=False)),
+            ("forward", state_space.forward(s)),
+            ("backward", state_space.backward(s)),
         ):
             kernels = [(one.repeat, without_projection(one.operator)) for one in launches]
             forecast = sum(count * alone(one, clock[shape, direction], gpu).time_s[0] for count, one in kernels)

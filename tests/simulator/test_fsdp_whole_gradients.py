@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from plan_tables import changed
+from ways_agree import ways_agree
 
 from joulecast.errors import DoesNotFitError, InputError
 from joulecast.model.kernels.operators import Collective
-from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program, stage_parameters
 from joulecast.simulator.iteration.forecast import forecast
@@ -90,7 +90,7 @@ def test_adapters_hardly_change() -> None:
 @pytest.mark.parametrize("batch", [16, 64])
 def test_closed_form_and_simulation_agree(batch: int) -> None:
     of = plan(workload__global_batch_size=batch)
-    assert closed_form([of]).time_s[0] == pytest.approx(forecast(of).time_s, rel=0.02)
+    ways_agree(of, time=0.02)
 
 
 def test_less_is_sent_over_a_slow_network() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from plan_tables import merged
+from ways_agree import ways_agree
 
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.framework.lora import Lora
@@ -15,7 +16,6 @@ from joulecast.plan.comparison.compare import differing_keys
 from joulecast.plan.sweep.plan_text import plan_text
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
-from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
@@ -142,9 +142,7 @@ def test_the_first_layers_input_takes_a_gradient_for_transformers_checkpoints_al
 def test_sweeps_agree_with_simulation(tables: dict[str, Any]) -> None:
     lora = tables.get("workload", {}).get("lora", {"rank": 32, **ALL, "dropout": 0.05})
     one = plan(lora, **tables)
-    whole, closed = forecast(one), closed_form([one])
-    assert closed.time_s[0] == pytest.approx(whole.time_s, rel=5e-3)
-    assert closed.energy_j[0] == pytest.approx(whole.energy_j, rel=5e-3)
+    ways_agree(one, time=5e-3, energy=5e-3)
 
 
 def test_training_adapters_takes_less_than_training_all() -> None:

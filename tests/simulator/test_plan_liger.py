@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from plan_tables import merged
+from ways_agree import ways_agree
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.training.step import layer_forward
-from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.eager_launches import IN_LIGER, OPERATION, WHOLE, eager_launches
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.implementation import implementation_of
@@ -142,4 +142,4 @@ def test_sharded_models_keep_the_heads_gradient_whole() -> None:
 @pytest.mark.parametrize("more", [{}, {"implementation": {"parameter_precision": "fp32"}}, {"workload": {"lora": {}}}])
 def test_sweeps_say_the_same(more: dict[str, Any]) -> None:
     read = plan(**more)
-    assert closed_form([read]).time_s[0] == pytest.approx(forecast(read).time_s, rel=0.01)
+    ways_agree(read, time=0.01)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ways_agree import ways_agree
 
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.model_flops import training_flops
-from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of
 from joulecast.simulator.instructions.program import stage_parameters
 from joulecast.simulator.iteration.forecast import forecast
@@ -119,9 +119,7 @@ def test_a_distillations_operations_count_the_teachers_forward() -> None:
 )
 def test_closed_form_and_simulation_agree(objective: str, tables: dict[str, Any]) -> None:
     one = plan(objective, **tables)
-    exact, quick = forecast(one), closed_form([one])
-    assert quick.time_s[0] == pytest.approx(exact.time_s, rel=5e-3)
-    assert quick.energy_j[0] == pytest.approx(exact.energy_j, rel=5e-3)
+    ways_agree(one, time=5e-3, energy=5e-3)
 
 
 def test_the_forecast_says_what_else_reads() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from plan_tables import changed
+from ways_agree import ways_agree
 
 from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY
 from joulecast.model.hardware.catalogue import load_gpu
@@ -16,7 +17,6 @@ from joulecast.model.kernels.operators import Collective
 from joulecast.plan.sweep.legal import combinations
 from joulecast.plan.sweep.plans import Plans
 from joulecast.plan.sweep.space import space_from_dict
-from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.program import plan_program
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
@@ -99,7 +99,7 @@ def test_each_node_is_sent_a_stages_whole_output(tp: int, sequence_parallel: boo
 @pytest.mark.parametrize("steps", [False, True])
 def test_the_closed_form_agrees(steps: bool):
     one = plan(overlap__tp_comm=steps)
-    assert closed_form([one]).time_s[0] == pytest.approx(forecast(one, must_fit=False).time_s, rel=0.02)
+    ways_agree(one, time=0.02, must_fit=False)
 
 
 def test_a_sweep_of_all_sizes_stays_within_nodes_and_a_list_does_not():

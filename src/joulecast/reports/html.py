@@ -17,9 +17,9 @@ MANY = 12
 ENDS = re.compile(r"(\d+) to (\d+)")
 
 
-def table(rows: Rows, *, columns: Sequence[str] | None = None, name: str = "") -> str:
+def table(rows: Rows, *, name: str = "") -> str:
     """A table of rows; columns of numbers are aligned to the right. With a ``name`` it can be searched."""
-    heads = list(columns or dict.fromkeys(key for row in rows for key in row))
+    heads = list(dict.fromkeys(key for row in rows for key in row))
     right = {h for h in heads if all(isinstance(row.get(h), int | float | None) for row in rows)}
     kind = {h: " class=n" if h in right else "" for h in heads}
     head = "".join(f"<th scope=col{kind[h]}>{escape(h)}</th>" for h in heads)
