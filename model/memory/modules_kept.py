@@ -141,7 +141,8 @@ def _norm_input(s: Shard) -> float:
 
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
-    turned = s.attention_width if transformers_rotary.attention_turned(s) and not whole_graph(s) else 0
+    there = not whole_graph(s) or s.config.rotary_fraction < 1
+    turned = s.attention_width if transformers_rotary.attention_turned(s) and there else 0
     return turned + gated_attention.kept_width(s) + _read_by_attention(s)
 
 
@@ -152,12 +153,13 @@ def _read_by_attention(s: Shard) -> int:
         return s.qkv_width + s.attention_width
     if math_attention.applies(s):  # which keeps copies of queries, keys and values alone
         return s.attention_width
-    if written or whole_graph(s) or masked_attention.masked(s):
-        # Where values are a slice of the joint product, all of it is kept with them.
-        part = s.config.sliced_projections and s.heads == s.kv_heads and not written
-        return 2 * s.heads * dim + (s.qkv_width if part else s.heads * dim) + s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(modules_layer.projections(s)) == 1
+    if written or whole_graph(s) or masked_attention.masked(s):
+        # Where values are a slice of the joint product, all of it is kept with them.
+        slices = s.config.sliced_projections or (joint and rotated > 0)
+        part = slices and s.heads == s.kv_heads and not written
+        return 2 * s.heads * dim + (s.qkv_width if part else s.heads * dim) + s.attention_width
     return s.qkv_width + s.attention_width + (rotated if joint else 0)
 
 
