@@ -42,7 +42,7 @@ def check_modules(plan: Plan, source: Source) -> None:
         (plan.cp > 1 and users, "sequences split over GPUs", other),
         (masked and run.attention_backend != "cudnn", "compiled attention of other kernels than cuDNN's", other),
     )
-    source.refuse(problems, MODULES, what=f"{{}} in the modules of {run.modules} are not known")
+    source.refuse(problems, MODULES, what=f"the modules of {run.modules} do not know {{}}")
 
 
 def _split(plan: Plan) -> bool:
