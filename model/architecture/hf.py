@@ -11,7 +11,7 @@ from os.path import isdir  # of a name that no file can have, too: pathlib raise
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError, NotYetError, UnknownNameError, nearest
+from joulecast.errors import InputError, NotYetError, UnknownNameError, did_you_mean, nearest
 from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_delta_net import read_delta_net
 from joulecast.model.architecture.hf_experts import read_latent_attention
@@ -231,9 +231,9 @@ def _positionless(reader: Reader, family: Family) -> bool:
 
 def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
     """The ``model_type``, one of the known families."""
-    kind, known = data.get("model_type"), ", ".join(sorted(FAMILIES))
+    kind, known = data.get("model_type"), sorted(FAMILIES)
     if not isinstance(kind, str):
-        raise InputError("missing model_type", file=file, key=f"{prefix}model_type", remedy=f"One of {known}.")
+        raise InputError("missing model_type", file=file, key=f"{prefix}model_type", remedy=did_you_mean("", known))
     if kind in REFUSED:
         raise _not_described(f"models of type {kind!r} have {REFUSED[kind]}", file, f"{prefix}model_type")
     if kind not in FAMILIES:
@@ -241,7 +241,7 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
             f"layers of model_type {kind!r} are not known",
             file=file,
             key=f"{prefix}model_type",
-            remedy=f"Known: {known}. If its layers are those of one of these, write that one.",
+            remedy=f"{did_you_mean('', known)} If its layers are those of a known one, write that one.",
         )
     return kind
 
