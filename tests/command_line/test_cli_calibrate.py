@@ -253,11 +253,17 @@ def test_a_foreign_and_a_torn_recording(here: Path, recorded: Path, capsys: pyte
 def test_an_interruption_says_that_the_rows_are_kept(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
+    default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, default)  # a shell may have told tests in the background to ignore it
+
     def interrupted(self: object) -> None:
         signal.raise_signal(number)
 
     monkeypatch.setattr(live.Session, "run", interrupted)
-    status, _, err = run(capsys, "--device", "sim:card.json", "--out", "gpu.toml")
+    try:
+        status, _, err = run(capsys, "--device", "sim:card.json", "--out", "gpu.toml")
+    finally:
+        signal.signal(number, before)
     assert status == 128 + number
     kept = f"interrupted: what was measured is kept in {RECORDING}: the same command goes on, or fit it with --replay"
     assert kept in err

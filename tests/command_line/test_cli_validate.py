@@ -83,6 +83,7 @@ def test_options_reach_the_suite(capsys, result):
     printed(capsys, "--gpu", "h100-sxm", "--folds", "5", "--calibrate-rows", "3", "--leave-out", "gpu", "--json")
     ((arguments, options),) = result
     assert arguments[0] == "kernels"
+    assert callable(options.pop("say"))
     assert options == {"gpu": "h100-sxm", "folds": 5, "fit_rows": None, "calibrate_rows": 3, "leave_out": "gpu"}
 
 

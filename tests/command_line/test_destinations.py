@@ -21,22 +21,22 @@ def plan(examples, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["predict", "plan.toml", "--report", "plan.toml"], "plan.toml [--report]: is what is read"),
+        (["predict", "plan.toml", "--report", "plan.toml"], "plan.toml [--report]: a report is an HTML page"),
         (["predict", "plan.toml", "--trace", "./plan.toml"], "plan.toml [--trace]: is what is read"),
         (["predict", "plan.toml", "--report", "a", "--trace", "a"], "a [--trace]: is that of --report too"),
         (["predict", "plan.toml", "--trace", "."], ". [--trace]: is a folder"),
         (["predict", "plan.toml", "--trace", "no/t.json"], "no [--trace]: no such folder"),
         (["predict", "plan.toml", "--trace", ".", "--trace-format", "hta"], ". [--trace]: is not empty"),
-        (["compare", "plan.toml", "plan.toml", "--report", "plan.toml"], "is what is read"),
+        (["compare", "plan.toml", "plan.toml", "--report", "plan.toml"], "a report is an HTML page"),
         (["sweep", "plan.toml", "--plan", "plan.toml"], "plan.toml [--plan]: is what is read"),
         (["sweep", "plan.toml", "--plan", "."], ". [--plan]: is a folder"),
-        (["sweep", "plan.toml", "--out", "a.csv", "--report", "a.csv"], "is that of --out too"),
+        (["sweep", "plan.toml", "--out", "a.csv", "--report", "a.csv"], "a report is an HTML page"),
         (["front", "plan.toml", "--out", "."], ". [--out]: is a folder"),
         (["front", "plan.toml", "--out", "plan.toml"], "plan.toml [--out]: is what is read"),
         (["front", "plan.toml", "--out", ".", "--format", "zeus-pfo"], ". [--out]: is not empty"),
         (["calibrate", "--rows", "plan.toml", "--out", "plan.toml"], "plan.toml [--out]: is what is read"),
         (["calibrate", "--out", "."], ". [--out]: is a folder"),
-        (["validate", "train", "--data", "plan.toml", "--report", "plan.toml"], "is what is read"),
+        (["validate", "train", "--data", "plan.toml", "--report", "plan.toml"], "a report is an HTML page"),
     ],
 )
 def test_a_command_refuses_what_it_should_not_write(plan, capsys, arguments, says):

@@ -57,13 +57,18 @@ def test_an_embedding_of_its_own_has_no_gradient_in_the_first_layers_backward() 
 
 
 def test_what_the_embeddings_backward_holds_beside_all_gradients() -> None:
-    """A tied table's own gradient, FSDP's whole one and its copy, sums in fp32 of a graph of a whole model."""
+    """A tied table's own gradient, and its sum with the head's unless autocast copies that.
+
+    FSDP's whole one and its copy; sums in fp32 of a graph of a whole model.
+    """
     whole, stream = StateShards(), 4096 * 2048 * 2
 
     def beside(split: StateShards = whole, outside: float = 0.0, **options: Any) -> float:
         return beside_table_bytes(micro_batch(replace(EAGER, **options)), split, outside)
 
-    assert beside() == pytest.approx(HEAD * 1e9 + stream)
+    assert beside() == pytest.approx(2 * HEAD * 1e9 + stream)
+    wide = beside(modules="transformers", parameters="fp32")
+    assert wide == pytest.approx(2 * HEAD * 1e9 + 2 * stream)  # one table, of twice the size
     assert beside(tie_embeddings=False) == stream
     assert beside(SPLIT, 3e9, tie_embeddings=False) == pytest.approx(3e9 + 2 * HEAD * 1e9)
     assert beside(SPLIT, 3e9, tie_embeddings=False, gradients="fp32") == pytest.approx(3e9 + 3 * HEAD * 1e9)

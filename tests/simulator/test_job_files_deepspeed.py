@@ -174,7 +174,7 @@ def test_bad_jobs_get_one_line_that_says_where(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"model_type": "llama"}', "a model's configuration, not a job's.*--model"),
+        ('{"model_type": "llama"}', "a model's configuration, not a job's.*its model with model"),
         ("[1]", "no job that is known"),
         ("{", "not valid JSON"),
     ],

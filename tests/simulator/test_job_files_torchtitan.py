@@ -164,7 +164,7 @@ def test_a_job_is_known_by_its_tables_where_its_model_is_said_beside_it(tmp_path
         ("seq_len = 8192", 'seq_len = "8192"', r"job.toml:16 \[training.seq_len\].*is not a whole number"),
         ("seq_len = 8192", "seq_len = 0", r"0 is below 1"),
         ('mode = "full"', 'mode = "ful"', r"\[activation_checkpoint.mode\].*Did you mean 'full'"),
-        ('"70B"', '"71B"', r"\[model.flavor\].*no model for flavor '71B'.*--model"),
+        ('"70B"', '"71B"', r"\[model.flavor\].*no model for flavor '71B'.*model"),
         ("tensor_parallel_degree = 8", "tensor_parallel_degree = 5", r"64 GPUs cannot be split"),
         ("shard_degree = -1", "shard_degree = 3", r"8 data-parallel ranks are not 1 copies of 3 shards"),
         ("steps = 500", "enable_cpu_offload = true", r"training.enable_cpu_offload.*host"),
