@@ -1,9 +1,22 @@
-"""Which processes on a card are our own."""
+"""Which processes are there, and which on a card are our own."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there; taken for granted where asking would end it."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def is_ours(pid: int) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from joulecast.calibrate.devices.processes import lives
 from joulecast.calibrate.devices.simulated_board import BoardState
 from joulecast.calibrate.devices.simulated_sensors import Faults, Finite, Sensors
 from joulecast.errors import InputError, did_you_mean
@@ -146,17 +147,7 @@ def load_path(path: Path) -> Path:
 
 def _lives(pid: int | None) -> bool:
     """Whether a process is there: the work of one that was killed has ended with it."""
-    if pid is None:  # a file of before it told
-        return False
-    if os.name != "posix":  # asking would end it
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return pid is not None and lives(pid)  # a file of before it told has none
 
 
 def _version(path: Path) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.files import read_text
+from joulecast.model.architecture.hf import config_file
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.iteration.result import Iteration
@@ -77,10 +78,10 @@ def _with_model(tables: Mapping[str, Any], file: str) -> Mapping[str, Any]:
     model = tables["workload"]["model"]
     if not isinstance(model, str):
         return tables
-    path = Path(resolve_path(model, Source(file), "workload.model"))
-    if not (path.suffix == ".json" or "/" in model or path.is_dir()):  # a name of the catalogue
+    config = config_file(resolve_path(model, Source(file), "workload.model"))
+    if config is None:
         return tables
-    content = json.loads(read_text(path / "config.json" if path.is_dir() else path, "JSON"))
+    content = json.loads(read_text(config, "JSON"))
     return {**tables, "workload": {**tables["workload"], "model": content}}
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.calibrate.devices import open_device
+from joulecast.calibrate.devices.processes import lives
 from joulecast.calibrate.devices.protocol import CardFacts, Device
 from joulecast.calibrate.devices.reserved import reserved
 from joulecast.calibrate.measure.protocol import Measurement, measure
@@ -82,19 +83,11 @@ def end_with(starter: int | None, look_s: float = 1.0) -> None:
     launcher = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == launcher and (starter is None or _lives(starter)):
+        while os.getppid() == launcher and (starter is None or lives(starter)):
             time.sleep(look_s)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _member(options: argparse.Namespace) -> int:

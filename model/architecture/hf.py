@@ -11,7 +11,7 @@ from os.path import isdir  # of a name that no file can have, too: pathlib raise
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError, NotYetError, UnknownNameError, did_you_mean, nearest
+from joulecast.errors import InputError, NotYetError, UnknownNameError, listed, nearest
 from joulecast.files import parse_json, read_text
 from joulecast.model.architecture.hf_delta_net import read_delta_net
 from joulecast.model.architecture.hf_experts import read_latent_attention
@@ -83,11 +83,17 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     NotYetError
         If some of its layers are of a form that is not implemented.
     """
+    file = config_file(name_or_path)
+    return _load_name(str(name_or_path).lower()) if file is None else _load_file(file, str(name_or_path))
+
+
+def config_file(name_or_path: str | Path) -> Path | None:
+    """The ``config.json`` that a path means; ``None`` for a name of the catalogue."""
     text = str(name_or_path)
     path = Path(text)
-    if path.suffix == ".json" or "/" in text or isdir(path):
-        return _load_path(path)
-    return _load_name(text.lower())
+    if isdir(path):
+        return path / "config.json"
+    return path if path.suffix == ".json" or "/" in text else None
 
 
 @lru_cache(maxsize=64)
@@ -111,9 +117,8 @@ def hub_remedy(name: str) -> str | None:
     return f"The catalogue has {' and '.join(map(repr, near))}; of any other model give the path of its config.json."
 
 
-def _load_path(path: Path) -> ModelConfig:
-    file = path / "config.json" if isdir(path) else path
-    remedy = hub_remedy(str(path)) or "Give a config.json or a name of `joulecast models`."
+def _load_file(file: Path, given: str) -> ModelConfig:
+    remedy = hub_remedy(str(Path(given))) or "Give a config.json or a name of `joulecast models`."
     text = read_text(file, "JSON", absent="no such model file", missing=remedy)
     data = parse_json(text, str(file), remedy="Repair the file.")
     name = file.parent.name if file.stem == "config" and file.parent.name else file.stem
@@ -233,7 +238,7 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
     """The ``model_type``, one of the known families."""
     kind, known = data.get("model_type"), sorted(FAMILIES)
     if not isinstance(kind, str):
-        raise InputError("missing model_type", file=file, key=f"{prefix}model_type", remedy=did_you_mean("", known))
+        raise InputError("missing model_type", file=file, key=f"{prefix}model_type", remedy=listed(known))
     if kind in REFUSED:
         raise _not_described(f"models of type {kind!r} have {REFUSED[kind]}", file, f"{prefix}model_type")
     if kind not in FAMILIES:
@@ -241,7 +246,7 @@ def _kind(data: Mapping[str, object], file: str, prefix: str = "") -> str:
             f"layers of model_type {kind!r} are not known",
             file=file,
             key=f"{prefix}model_type",
-            remedy=f"{did_you_mean('', known)} If its layers are those of a known one, write that one.",
+            remedy=f"{listed(known)} If its layers are those of a known one, write that one.",
         )
     return kind
 

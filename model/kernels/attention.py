@@ -293,15 +293,21 @@ def _block(
         slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0)
     elif backend in FLASH_KERNELS:
         flops = flops * next_flash(shapes.head_dim, prefix, gpu, backward=backward)
-    padded = (backend == EFFICIENT) & (shapes.head_dim > 64) & (shapes.head_dim < 128)
-    dim = np.where(padded, 128.0, shapes.head_dim)
+    dim = shapes.head_dim
+    if backend == EFFICIENT:
+        dim, slower = _efficient(dim, backward=backward)
     products = flops * slower / (rate * by_backend * pace(dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
-    if backend == EFFICIENT:
-        narrow = NARROW_EFFICIENT[backward] ** np.log2(128.0 / shapes.head_dim).clip(0.0)
-        products = products * np.where(padded, PADDED_EFFICIENT * 128.0 / shapes.head_dim, narrow)
     return flops, _with_scores(products, shapes.head_dim, each_score, backend, backward=backward)
+
+
+def _efficient(head_dim: Array, *, backward: bool) -> tuple[Array, Array]:
+    """Heads whose pace memory-efficient kernels have, and cycles over those that it gives; both of shape ``(n,)``."""
+    padded = (head_dim > 64) & (head_dim < 128)
+    narrow = NARROW_EFFICIENT[backward] ** np.log2(128.0 / head_dim).clip(0.0)
+    slower = np.where(padded, PADDED_EFFICIENT * 128.0 / head_dim, narrow)
+    return np.where(padded, 128.0, head_dim), slower
 
 
 def _in_rounds(shapes: AttentionShapes, mean: Array, sms: float, *, paired: bool) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 
@@ -195,8 +195,15 @@ def did_you_mean(
     known = list(known)
     if near := nearest(name, known, count, alike):
         return f"Did you mean {' or '.join(map(repr, near))}?"
-    if otherwise is not None:
-        return otherwise
+    return listed(known) if otherwise is None else otherwise
+
+
+def listed(known: Sequence[str]) -> str:
+    """The remedy of a name that resembles none: known ones, as many as can be read.
+
+    >>> listed(["softmax", "copy"])
+    'Known: softmax, copy.'
+    """
     fit = sum(end <= MOST_NAMED for end in accumulate(len(name) + len(", ") for name in known))
     more = f" and {len(known) - fit} more" if len(known) > fit else ""
     return f"Known: {', '.join(known[:fit])}{more}."
