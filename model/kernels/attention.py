@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
-from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_wider, pace
+from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_masked, next_wider, pace
 from joulecast.model.kernels.operators import DTYPE_BYTES, products_width
 from joulecast.model.kernels.positions import WINDOWS, looked_at
 
@@ -97,11 +97,11 @@ EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 1
 #: The same of flex attention, whose backward derives what was done to a score: one model with heads of 256 on an H100
 #: (`validate/recorded/h100_sxm/train_windows.jsonl`) [estimates, +-30 %].
 EACH_SCORE_FLEX = {"softcap": (0.62, 3.0)}
-#: cuDNN's kernels that add a mask to every score are slower ones, by these factors forward and backward with heads of
-#: 128, and by so much more for each doubling of the head. Beside forecasts of the same products without a mask those of
-#: an H200 took 1.3 to 1.8 and 1.5 times as long with heads of 64, 1.8 and 1.9 with 128, 2.1 and 2.4 with 256
-#: [estimates, +-10 %].
-MASK, MASKED, MASKED_DOUBLING = "mask", (1.8, 1.92), 1.2
+#: A tensor that is added to every score, such as a mask (:func:`~joulecast.model.kernels.head_width.next_masked`); the
+#: same in a graph of ``torch.compile``, which hands cuDNN its tensors in other layouts; and what each takes of the
+#: first's time, forward and backward: kernels of two compiled iterations on an H200, heads of 64 and 96 [+-0.03].
+MASK, GRAPH_MASK = "mask", "graph-mask"
+MASKS: dict[str, tuple[float, float]] = {MASK: (1.0, 1.0), GRAPH_MASK: (1.03, 1.15)}
 #: Cycles of cuDNN's kernels for keys of 192 and values of 128, forward and backward, beside those of heads of 128 for
 #: the same operations: five shapes on one H100 (`validate/recorded/h100_sxm/heads.jsonl`) [+-0.02].
 LATENT = (1.0, 1.14)
@@ -227,7 +227,7 @@ def attention_work(
     Parameters
     ----------
     each_score
-        What is done to every score beside the softmax: a name in :data:`EACH_SCORE`, :data:`MASK`, or empty.
+        What is done to every score beside the softmax: a name in :data:`EACH_SCORE` or :data:`MASKS`, or empty.
     deterministic
         How many deterministic backwards run side by side; 0: it is none.
     documents
@@ -249,7 +249,7 @@ def attention_work(
     block_flops, block_cycles = _block(shapes, backend, direction, gpu, each_score, rate)
     heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
-    alike = (shapes.causal == 0) & ~apart & ((kernels, direction) == ("cudnn", "forward")) & (each_score != MASK)
+    alike = (shapes.causal == 0) & ~apart & ((kernels, direction) == ("cudnn", "forward")) & (each_score not in MASKS)
     own = np.where(alike, 0.0, gpu[prefix + "block_overhead"])
     overhead = BEGINS.get(backend, (1.0, 1.0))[backward] * own
     looked, hidden = _looked(shapes, documents, blocks, per_head, backend, backward=backward)
@@ -288,9 +288,13 @@ def _block(
     flops = 2.0 * BLOCK * BLOCK * products_width(shapes.head_dim, shapes.value_dim, backward=backward)
     slower: Array | float = 1.0
     if kernels == "cudnn":
-        wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward, masked=each_score == MASK)
-        flops = flops * np.where(shapes.value_dim > 0, 1.0, wider)
-        slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0)
+        wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward)
+        padded = np.where(shapes.value_dim > 0, 1.0, wider)
+        if each_score in MASKS:
+            slower = MASKS[each_score][backward] * next_masked(shapes.head_dim, prefix, gpu, backward=backward) / padded
+        else:
+            slower = np.where(shapes.value_dim > 0, LATENT[backward], 1.0)
+        flops = flops * padded
     elif backend in FLASH_KERNELS:
         flops = flops * next_flash(shapes.head_dim, prefix, gpu, backward=backward)
     dim = shapes.head_dim
@@ -299,7 +303,7 @@ def _block(
     products = flops * slower / (rate * by_backend * pace(dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
-    return flops, _with_scores(products, shapes.head_dim, each_score, backend, backward=backward)
+    return flops, _with_scores(products, each_score, backend, backward=backward)
 
 
 def _efficient(head_dim: Array, *, backward: bool) -> tuple[Array, Array]:
@@ -393,12 +397,10 @@ def _full_speed_bytes(shapes: AttentionShapes, size: float, *, sums: bool) -> Ar
     return np.asarray(2.0 * size * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
 
 
-def _with_scores(cycles: Array, head_dim: Array, each_score: str, backend: str, *, backward: bool) -> Array:
+def _with_scores(cycles: Array, each_score: str, backend: str, *, backward: bool) -> Array:
     """Cycles of an SM for a block of queries and keys whose products take ``cycles``, shape ``(n,)``."""
-    if each_score == MASK:
-        return np.asarray(cycles * MASKED[backward] * MASKED_DOUBLING ** np.log2(head_dim / 128.0))
     costs = EACH_SCORE | EACH_SCORE_FLEX if backend == FLEX else EACH_SCORE
-    return cycles + costs[each_score][backward] * BLOCK * BLOCK if each_score else cycles
+    return cycles + costs[each_score][backward] * BLOCK * BLOCK if each_score in costs else cycles
 
 
 def _few_heads(shapes: AttentionShapes, mean: Array, overhead: Array, gpu: GpuModel) -> _Load:

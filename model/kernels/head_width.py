@@ -22,6 +22,13 @@ WIDER, WIDER_BY = (128.0, 192.0, 256.0), ((1.0, 0.93, 0.89), (1.0, 1.45, 1.26))
 #: but the causal one: without it kernels of 192 and 256 on an H100, which its limit holds, are forecast to draw 5 to
 #: 8 % less at the clock that their SMs counted (`validate/recorded/h100_sxm/wide_heads.jsonl`) [+-0.04].
 WIDE_ENERGY = 1.12
+#: Cycles of the kernels of 64, 128, 192 and 256 that add a mask to every score, forward and backward, over those of 128
+#: without one for the same operations: heads of 64 to 256 at five shapes on one H200 (`validate/recorded/masked`), which
+#: take what their kernel's width does [+-0.06 forward, +-0.08 backward].
+MASKED_WIDTHS, MASKED_BY = (64.0, 128.0, 192.0, 256.0), ((2.4, 1.75, 3.8, 2.4), (2.17, 1.88, 3.43, 2.74))
+#: Energy of the products of such kernels over that of the same operations at 128 without a mask: a forward and a
+#: backward on an H200 and an H100 (`validate/recorded/documents`) [+-0.05].
+MASKED_ENERGY = (1.7, 1.05)
 
 #: Widths of FlashAttention-2's kernels (``headdim_switch`` in ``csrc/flash_attn/src/static_switch.h``): other heads run
 #: in the next wider one, on zeros. Cycles of each over those that :func:`pace` has for it, forward and backward: heads
@@ -45,14 +52,21 @@ def pace(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:
     return np.asarray(gpu[prefix + "eta"] * gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0) * wide)
 
 
-def next_wider(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool, masked: bool) -> Array:
+def next_masked(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool) -> Array:
+    """Cycles of cuDNN's kernel that adds a mask over those that :func:`pace` has for the same heads, shape ``(n,)``."""
+    width = np.ceil(head_dim / WIDTH) * WIDTH
+    slower = np.interp(width, MASKED_WIDTHS, MASKED_BY[backward])
+    return np.asarray(slower * width / head_dim * pace(head_dim, prefix, gpu) / gpu[prefix + "eta"])
+
+
+def next_wider(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool) -> Array:
     """Cycles of the kernel of cuDNN that heads run in over those that :func:`pace` has for them, shape ``(n,)``.
 
-    Kernels that add a mask have growths of their own with the width above 128, and so have GPUs that state ``wide``.
+    GPUs that state ``wide`` have a growth of their own with the width above 128.
     """
     width = np.ceil(head_dim / WIDTH) * WIDTH
     there = width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu)
-    if masked or prefix + "wide" in gpu.parameters:
+    if prefix + "wide" in gpu.parameters:
         return np.asarray(np.where(head_dim < REFERENCE, 1.0 + PADDED[backward] * (there - 1.0), 1.0))
     there = there * np.interp(width, WIDER, WIDER_BY[backward])
     return np.asarray(1.0 + np.where(head_dim < REFERENCE, PADDED[backward], 1.0) * (there - 1.0))

@@ -19,7 +19,7 @@ from joulecast.model.kernels.attention import (
     DEARER,
     EFFICIENT,
     FLEX,
-    MASK,
+    MASKS,
     NARROW_EFFICIENT,
     ONE_AFTER_ANOTHER,
     AttentionShapes,
@@ -33,7 +33,7 @@ from joulecast.model.kernels.attention_fp8 import FP8_SAVES
 from joulecast.model.kernels.costs import Costs, zeros
 from joulecast.model.kernels.families import families_of
 from joulecast.model.kernels.gemm import UNEVEN, GemmShapes, GemmWork, gemm_work, turned_energy
-from joulecast.model.kernels.head_width import REFERENCE, WIDE_ENERGY
+from joulecast.model.kernels.head_width import MASKED_ENERGY, REFERENCE, WIDE_ENERGY
 from joulecast.model.kernels.multi_tensor import FITTED_BYTES as MULTI_TENSOR
 from joulecast.model.kernels.multi_tensor import lower_steps
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Scan, Streaming
@@ -266,7 +266,9 @@ def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
     if first.backend == EFFICIENT:
         widen = widen * NARROW_EFFICIENT[first.direction == "backward"] ** narrow
-    if kernels == "cudnn" and first.direction == "backward" and first.each_score != MASK:
+    if kernels == "cudnn" and first.each_score in MASKS:
+        widen = widen * MASKED_ENERGY[first.direction == "backward"]
+    elif kernels == "cudnn" and first.direction == "backward":
         widen = np.where((shapes.head_dim > REFERENCE) & (shapes.value_dim == 0), WIDE_ENERGY, widen)
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),

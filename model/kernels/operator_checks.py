@@ -8,7 +8,7 @@ from numbers import Real
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.attention import EACH_SCORE, EFFICIENT, MASK, RESEMBLES
+from joulecast.model.kernels.attention import EACH_SCORE, EFFICIENT, MASKS, RESEMBLES
 from joulecast.model.kernels.documents import Documents
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Scan, Streaming, Tile
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
@@ -60,7 +60,7 @@ def _check_attention(attention: Attention, gpu: GpuModel) -> None:
     _whole(attention, "deterministic", least=0)
     _check_documents(attention)
     if attention.each_score:
-        _named(attention, "each_score", "work on each score", (*EACH_SCORE, MASK))
+        _named(attention, "each_score", "work on each score", (*EACH_SCORE, *MASKS))
     if attention.tile is None:
         _named(attention, "backend", "backend of attention", (*_known("kernel.attention.", gpu), *RESEMBLES))
         known = ("fp32",) if attention.backend == EFFICIENT else ATTENTION_DTYPES

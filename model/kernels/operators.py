@@ -180,7 +180,7 @@ class Attention(HashedOnce):
         Tiling of a kernel that is then of no backend.
     each_score
         What happens to every score beside the softmax: ``dropout``, ``softcap``, a hyperbolic tangent, or ``mask``, the
-        addition of a mask that is read from memory.
+        addition of a mask that is read from memory (``graph-mask`` in a compiled graph).
     window
         Keys that a query sees, the one at its own position the last of them; 0 for all.
     deterministic

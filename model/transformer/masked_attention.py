@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.attention import MASK
 from joulecast.model.kernels.operators import Attention
 from joulecast.model.transformer import (
     attention_kernel,
@@ -26,6 +27,7 @@ from joulecast.model.transformer import (
     transformers_attention,
     transformers_rotary,
 )
+from joulecast.model.transformer.masked_values import chosen
 
 
 def masked(s: Shard) -> bool:
@@ -46,7 +48,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     if not masked(s):
         return launches
     dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
-    return (streaming("unary", "attention.mask", scores, reads=0.5, dtype=dtype), *with_mask(launches, s))
+    return (chosen("attention.mask", scores, dtype), *with_mask(launches, s))
 
 
 def repeated(s: Shard) -> tuple[Launch, ...]:
@@ -97,10 +99,10 @@ def _turn(part: str, s: Shard) -> Launch:
     return transformers_rotary.turn(f"attention.{part}.grad.clone", s.tokens * heads * s.config.head_dim, s)
 
 
-def with_mask(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:
-    """Attention that adds a mask to every score of the square, with keys and values for every head."""
+def with_mask(launches: tuple[Launch, ...], s: Shard, mask: str = MASK) -> tuple[Launch, ...]:
+    """Attention that adds a ``mask`` to every score of the square, with keys and values for every head."""
     return tuple(
-        replace(one, operator=replace(one.operator, causal=False, kv_heads=s.heads, each_score="mask", window=0))
+        replace(one, operator=replace(one.operator, causal=False, kv_heads=s.heads, each_score=mask, window=0))
         if isinstance(one.operator, Attention)
         else one
         for one in launches

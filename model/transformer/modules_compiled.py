@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.attention import GRAPH_MASK
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import (
     autocast_linear,
@@ -88,7 +89,7 @@ def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
     launches = core_attention.core_attention(s, direction)
     if not compiled_whole(s):
         return launches
-    return masked_attention.with_mask(launches, s)
+    return masked_attention.with_mask(launches, s, GRAPH_MASK)
 
 
 def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:

