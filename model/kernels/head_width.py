@@ -23,8 +23,8 @@ WIDER, WIDER_BY = (128.0, 192.0, 256.0), ((1.0, 0.93, 0.89), (1.0, 1.45, 1.26))
 #: 8 % less at the clock that their SMs counted (`validate/recorded/h100_sxm/wide_heads.jsonl`) [+-0.04].
 WIDE_ENERGY = 1.12
 #: Cycles of the kernels of 64, 128, 192 and 256 that add a mask to every score, forward and backward, over those of 128
-#: without one for the same operations: heads of 64 to 256 at five shapes on one H200 (`validate/recorded/masked`), which
-#: take what their kernel's width does [+-0.06 forward, +-0.08 backward].
+#: without one for the same operations. Heads take what their kernel's width does: 64 to 256 at five shapes on one H200
+#: (`validate/recorded/masked`) [+-0.06 forward, +-0.08 backward].
 MASKED_WIDTHS, MASKED_BY = (64.0, 128.0, 192.0, 256.0), ((2.4, 1.75, 3.8, 2.4), (2.17, 1.88, 3.43, 2.74))
 #: Energy of the products of such kernels over that of the same operations at 128 without a mask: a forward and a
 #: backward on an H200 and an H100 (`validate/recorded/documents`) [+-0.05].
