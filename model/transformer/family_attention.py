@@ -25,6 +25,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
 from joulecast.model.transformer.row_operators import rounded, widened
+from joulecast.model.transformer.unfused_attention import product, score_count
 
 #: Cycles of an SM for a score: a head's ALiBi copied to where BLOOM's scores will be, and MPT's in fp32 added to narrow
 #: scores [estimates, +-10 %].
@@ -71,7 +72,7 @@ def before_rotation(s: Shard) -> tuple[Launch, ...]:
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From queries, keys and values to the heads' results, tokens first."""
     code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
-    scores, dtype = transformers_attention.score_count(s), s.implementation.dtype
+    scores, dtype = score_count(s), s.implementation.dtype
     added = (
         issued(
             "unary", "attention.bias", scores, ALIBI_COPIED * scores, activity=1.0, reads=1 / s.sequence, dtype=dtype
@@ -81,10 +82,10 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *(_widened_parts(s) if wide else ()),
         *(_cloned(part, s, wide) for part in (("query", "key", "value") if code == "bloom" else ("query", "key"))),
         *(added if code == "bloom" else ()),
-        transformers_attention.product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
+        product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
         *_steps("", SCORES[code], s),
         *(() if code == "bloom" else (_cloned("value", s),)),
-        transformers_attention.product("attention.values", s, s.sequence, width, s.sequence, "nn"),
+        product("attention.values", s, s.sequence, width, s.sequence, "nn"),
         _cloned("result", s),
     )
 
@@ -94,11 +95,11 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
     return (
         _cloned("grad", s),
-        transformers_attention.product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
-        transformers_attention.product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
         *_steps(".grad", GRADIENTS[code], s),
-        transformers_attention.product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
-        transformers_attention.product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
+        product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
+        product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
         *(_rounded_parts(s) if wide else ()),
         *(_scaled_parts_backward(s) if code == "bloom" else ()),
         *(transformers_attention.summed(s) if code == "falcon" else ()),
@@ -114,7 +115,7 @@ def _steps(suffix: str, steps: tuple[str, ...], s: Shard) -> tuple[Launch, ...]:
 
 
 def _step(name: str, kind: str, suffix: str, s: Shard) -> tuple[Launch, ...]:
-    scores, dtype, named = transformers_attention.score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
+    scores, dtype, named = score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
     at = "fp32" if kind else dtype
     if name == "softmax.widen":
         return (widened(f"attention.softmax{suffix}.widen", scores, dtype),)
@@ -163,6 +164,6 @@ def kept_bytes(s: Shard) -> float:
     size = float(DTYPE_BYTES[s.implementation.dtype])
     wide = 4.0 - size
     if family(s) == "falcon":
-        return transformers_attention.score_count(s) * size
-    softmax = transformers_attention.score_count(s) * (size + (4.0 if wide else 0.0))
+        return score_count(s) * size
+    softmax = score_count(s) * (size + (4.0 if wide else 0.0))
     return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if family(s) == "gptj" else 0.0)

@@ -18,6 +18,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
 from joulecast.model.transformer.row_operators import rounded, widened
+from joulecast.model.transformer.unfused_attention import product, score_count
 
 #: Cycles of an SM for one of a row's flags that are combined (``all``), from Falcon-7B [estimate, +-10 %].
 COMBINED = 0.144
@@ -36,7 +37,7 @@ def applies(s: Shard) -> bool:
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From rotated queries, one key and one value to the heads' results, tokens first."""
-    width, scores = s.config.head_dim, transformers_attention.score_count(s)
+    width, scores = s.config.head_dim, score_count(s)
     each, shared = _values(s)
     return (
         *_widened("query", each, s),
@@ -46,11 +47,11 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         streaming("unary", "attention.key.scale", shared, dtype="fp32"),
         transformers_rotary.turn("attention.query.clone", each, s, "fp32"),
         transformers_rotary.turn("attention.key.spread", each, s, "fp32"),
-        transformers_attention.product("attention.scores", s, s.sequence, s.sequence, width, "tn", "fp32"),
+        product("attention.scores", s, s.sequence, s.sequence, width, "tn", "fp32"),
         issued("unary", "attention.masked", scores, MIXED_SHARED * scores, activity=1.0, dtype="fp32"),
         *_safe_softmax(s),
         transformers_rotary.turn("attention.value.spread", each, s, "fp32"),
-        transformers_attention.product("attention.values", s, s.sequence, width, s.sequence, "nn", "fp32"),
+        product("attention.values", s, s.sequence, width, s.sequence, "nn", "fp32"),
         *_rounded("result", each, s),
         transformers_rotary.turn("attention.clone", each, s),
     )
@@ -58,7 +59,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _safe_softmax(s: Shard) -> tuple[Launch, ...]:
     """Softmax; zeros where all scores of a row were masked; and its copy in the inputs' type, which nobody reads."""
-    scores, name = transformers_attention.score_count(s), "attention.softmax"
+    scores, name = score_count(s), "attention.softmax"
     return (
         transformers_attention.row_softmax(s),
         streaming("unary", f"{name}.masked", scores, writes=FLAG, dtype="fp32"),
@@ -70,7 +71,7 @@ def _safe_softmax(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
-    width, (each, shared), product = s.config.head_dim, _values(s), transformers_attention.product
+    width, (each, shared) = s.config.head_dim, _values(s)
     return (
         *_widened("grad", each, s),
         transformers_rotary.turn("attention.grad.clone", each, s, "fp32"),
@@ -91,12 +92,12 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def kept_bytes(s: Shard) -> float:
     """Softmax, and queries, keys and values for every head, in fp32."""
-    return 4.0 * (transformers_attention.score_count(s) + 3.0 * _values(s)[0])
+    return 4.0 * (score_count(s) + 3.0 * _values(s)[0])
 
 
 def gradient_bytes(s: Shard) -> float:
     """Gradient of the softmax, its product with the softmax, and the scores' gradient, which are there at once."""
-    return 3.0 * 4.0 * transformers_attention.score_count(s)
+    return 3.0 * 4.0 * score_count(s)
 
 
 def _values(s: Shard) -> tuple[int, int]:

@@ -14,15 +14,13 @@ tensors in a kernel of its own, and masks cost more (``…_third.jsonl``).
 
 from __future__ import annotations
 
-import math
-
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.row_softmax import PATTERN, WARP_COLUMNS
 from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
 from joulecast.model.transformer.row_operators import rounded, widened
-from joulecast.model.transformer.unfused_attention import keys_and_values
+from joulecast.model.transformer.unfused_attention import keys_and_values, product, score_count, score_rows
 
 #: Cycles of an SM for a score in a row that is one value longer than its aligned ones: joined, its row's maximum found,
 #: softmax, and its gradient. From gpt-oss with 2,048 tokens [estimates, +-10 %].
@@ -192,19 +190,3 @@ def gradient_bytes(s: Shard) -> float:
     if s.config.attention_sinks:
         return 3.0 * size * score_rows(s) * (s.sequence + 1)
     return (12.0 - size * (size < 4.0)) * score_count(s)
-
-
-def product(name: str, s: Shard, m: int, n: int, k: int, layout: str, dtype: str = "") -> Launch:
-    """A product of every head of every sequence."""
-    batch, dtype = s.batch * s.heads, dtype or s.implementation.dtype
-    return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=batch, footprint_bytes=math.inf, name=name))
-
-
-def score_rows(s: Shard) -> int:
-    """Rows of scores: one for each head's query."""
-    return s.batch * s.heads * s.sequence
-
-
-def score_count(s: Shard) -> float:
-    """Scores of the whole square."""
-    return float(score_rows(s)) * s.sequence
