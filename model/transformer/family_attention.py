@@ -24,7 +24,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
-from joulecast.model.transformer.row_operators import rounded, widened
+from joulecast.model.transformer.row_operators import from_fp32, to_fp32
 from joulecast.model.transformer.unfused_attention import product, score_count
 
 #: Cycles of an SM for a score: a head's ALiBi copied to where BLOOM's scores will be, and MPT's in fp32 added to narrow
@@ -108,19 +108,17 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _steps(suffix: str, steps: tuple[str, ...], s: Shard) -> tuple[Launch, ...]:
-    """Kernels on every score; in fp32 nothing is widened or rounded."""
-    found = (one for step in steps for one in _step(*step.partition(" ")[::2], suffix, s))
-    narrow = s.implementation.dtype != "fp32"
-    return tuple(one for one in found if narrow or not one.operator.name.endswith((".widen", ".round")))
+    """Kernels on every score."""
+    return tuple(one for step in steps for one in _step(*step.partition(" ")[::2], suffix, s))
 
 
 def _step(name: str, kind: str, suffix: str, s: Shard) -> tuple[Launch, ...]:
     scores, dtype, named = score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
     at = "fp32" if kind else dtype
     if name == "softmax.widen":
-        return (widened(f"attention.softmax{suffix}.widen", scores, dtype),)
+        return to_fp32(f"attention.softmax{suffix}.widen", scores, dtype)
     if name == "softmax.round":
-        return (rounded(f"attention.softmax{suffix}.round", scores),)
+        return from_fp32(f"attention.softmax{suffix}.round", scores, dtype)
     if name == "softmax":
         gradient = transformers_attention.row_softmax_gradient(s, at)
         return gradient if suffix else (transformers_attention.row_softmax(s, at),)
@@ -146,17 +144,13 @@ def _scaled_parts_backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _widened_parts(s: Shard) -> tuple[Launch, ...]:
-    if s.implementation.dtype == "fp32":
-        return ()
-    values = s.tokens * s.heads * s.config.head_dim
-    return tuple(widened(f"attention.{part}.widen", values, s.implementation.dtype) for part in ("query", "key"))
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    return tuple(one for part in ("query", "key") for one in to_fp32(f"attention.{part}.widen", values, dtype))
 
 
 def _rounded_parts(s: Shard) -> tuple[Launch, ...]:
-    if s.implementation.dtype == "fp32":
-        return ()
-    values = s.tokens * s.heads * s.config.head_dim
-    return tuple(rounded(f"attention.{part}.grad.round", values) for part in ("query", "key"))
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    return tuple(one for part in ("query", "key") for one in from_fp32(f"attention.{part}.grad.round", values, dtype))
 
 
 def kept_bytes(s: Shard) -> float:
