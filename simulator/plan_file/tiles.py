@@ -72,7 +72,7 @@ def left_to_library(value: Any) -> list[str]:
     return [str(name) for name, tile in value.items() if tile == LIBRARY] if isinstance(value, Mapping) else []
 
 
-def check_tiles(plan: Plan, gpu: GpuDescription, source: Source, library: Iterable[str] = ()) -> None:
+def check_tiles(plan: Plan, gpu: GpuDescription, source: Source, library: Iterable[str]) -> None:
     """Every name is an operator's that takes such a tile, ``library`` ones any operator's; every tile fits the GPU."""
     tiles = plan.implementation.tiles
     named = (*tiles, *((name, None) for name in library))

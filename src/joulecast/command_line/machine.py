@@ -37,8 +37,8 @@ PACKAGES = (
 WATCH_S = 1.3
 
 
-def examine(devices: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything that the command reports, as plain data; ``devices`` are the cards to examine, by default all."""
+def examine(devices: Sequence[str] | None) -> dict[str, Any]:
+    """Everything that the command reports, as plain data; ``devices`` are the cards to examine, ``None``: all."""
     packages = [
         {"package": name, "version": version(name), "extra": extra or "required", "for": use}
         for name, extra, use in PACKAGES
