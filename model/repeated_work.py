@@ -16,7 +16,7 @@ from joulecast.model.power.component_power import under_limits
 from joulecast.model.power.governor import settle_clock_mhz, tensor_clock_mhz
 from joulecast.model.power.kernel_power import at_clock, idle_power_w, wait_power_w
 from joulecast.model.power.limits import group_limit_share, hold_at_peak
-from joulecast.model.power.settled import Curves, settle
+from joulecast.model.power.settled import Curves, Settled, settle
 
 Array = NDArray[np.float64]
 
@@ -82,7 +82,11 @@ def evaluate(load: Load, costs: Costs, gpu: GpuModel, clocks: Array, *, with_par
         burst = limit_w * gpu["governor.burst_share"]
         ceiling = settle_clock_mhz(clocks, curves.energy_j / curves.time_s, burst, ceiling)
         curves = _with_waits(curves, load.waiting, clocks, gpu)
-    found = settle(curves, clocks, limit_w, ceiling, gpu, load.settle_s, load.window_s, parts)
+    return forecast_of(settle(curves, clocks, limit_w, ceiling, gpu, load.settle_s, load.window_s, parts))
+
+
+def forecast_of(found: Settled) -> Forecast:
+    """What follows from the clock at which work settles."""
     power = found.energy_j / found.time_s
     columns = found.time_s, found.energy_j, power, found.clock_mhz, found.components_j
     return Forecast(*columns, found.demand_w, np.broadcast_to(found.held_w, power.shape))

@@ -207,7 +207,7 @@ def composed_spread(
 
 
 def composed_spreads(
-    amounts: Sequence[Array], owner: NDArray[np.int64], costs: Costs, description: GpuDescription, count: int = 0
+    amounts: Sequence[Array], owner: NDArray[np.int64], costs: Costs, description: GpuDescription, count: int
 ) -> tuple[Array, Array, Array]:
     """Those of time, energy and power from the kernels' times and energies; see :func:`composed_power_spread`."""
     time, energy = (
@@ -218,7 +218,7 @@ def composed_spreads(
 
 
 def composed_power_spread(
-    amounts: Sequence[Array], owner: NDArray[np.int64], costs: Costs, description: GpuDescription, count: int = 0
+    amounts: Sequence[Array], owner: NDArray[np.int64], costs: Costs, description: GpuDescription, count: int
 ) -> Array:
     """Relative standard deviation of pieces' power from the form of their kernels, where no limit holds it.
 

@@ -75,7 +75,7 @@ def fit_sweep(
     kind: Kind,
     observed: Observed,
     configurations: Sequence[Mapping[str, Any]],
-    known: Mapping[str, Belief] | None = None,
+    known: Mapping[str, Belief] | None,
 ) -> SweepFit:
     """Fit one card.
 

@@ -169,7 +169,7 @@ def _of_stalls(samples: Sequence[Sample]) -> Iterator[Finding]:
 
 
 def of_counter(
-    samples: Sequence[Sample], counter_w: float | None, power_w: float | None, *, history: bool = False
+    samples: Sequence[Sample], counter_w: float | None, power_w: float | None, *, history: bool
 ) -> Iterator[Finding]:
     """An energy counter that cannot be believed; rows rest on it where the driver keeps no ``history`` of the power."""
     energies = [sample.energy_j for sample in samples if sample.energy_j is not None]

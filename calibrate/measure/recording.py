@@ -151,18 +151,18 @@ def _library_versions() -> dict[str, str]:
     return found
 
 
-def rounded(value: Any, digits: int = DIGITS) -> Any:
-    """A measured value with so many significant digits; what is not a finite number becomes ``None``.
+def rounded(value: Any) -> Any:
+    """A measured value with :data:`DIGITS` significant digits; what is not a finite number becomes ``None``.
 
     >>> rounded({"a": [0.123456789, float("nan")], "b": 1234567891.0, "c": 7})
     {'a': [0.1234568, None], 'b': 1234568000.0, 'c': 7}
     """
     if isinstance(value, Mapping):
-        return {key: rounded(item, digits) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(item, digits) for item in value]
+        return [rounded(item) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return value
 
 

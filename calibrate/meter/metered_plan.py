@@ -48,7 +48,7 @@ class MeteredPlan:
         return Path(self.file).stem
 
 
-def metered_plan(plan: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> MeteredPlan:
+def metered_plan(plan: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> MeteredPlan:
     """Read a plan and forecast it.
 
     Parameters

@@ -70,21 +70,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def end_with(starter: int | None, look_s: float = 1.0) -> None:
+def end_with(starter: int | None) -> None:
     """End this process soon after its launcher, or who started that, was killed: nobody else would, and it holds a GPU.
 
     Parameters
     ----------
     starter
         The process that started the launcher, if anybody waits for it.
-    look_s
-        Time between two looks [s].
     """
     launcher = os.getppid()
 
     def watch() -> None:
         while os.getppid() == launcher and (starter is None or lives(starter)):
-            time.sleep(look_s)
+            time.sleep(1.0)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

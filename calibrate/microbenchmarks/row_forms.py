@@ -228,7 +228,7 @@ def tile_reduce_min_row(rows: int, columns: int, tile_rows: int, tile_columns: i
     }
 
 
-def pulse_row(side: int, busy_s: float, idle_s: float, data: str = "randn") -> Row:
+def pulse_row(side: int, busy_s: float, idle_s: float, data: str) -> Row:
     """A square product again and again for ``busy_s``, then nothing for ``idle_s``."""
     return {**gemm_row(side, side, side, data=data), "op": "pulse", "busy_s": busy_s, "idle_s": idle_s}
 

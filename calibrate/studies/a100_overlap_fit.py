@@ -130,7 +130,7 @@ def fit_layer(rows: Configurations, measured: Readings, gpu: GpuModel) -> LayerF
     )
 
 
-def fit_clock(fit: LayerFit, rows: Configurations, measured: Readings, before: Readings | None = None) -> LayerFit:
+def fit_clock(fit: LayerFit, rows: Configurations, measured: Readings, before: Readings | None) -> LayerFit:
     """Fit how time and energy change with the clock to a few rows at another one; the layer stays as it is.
 
     Parameters
@@ -186,7 +186,7 @@ def choose_rows(fit: LayerFit, rows: Configurations, count: int) -> NDArray[np.i
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def forecast_layer(fit: LayerFit, rows: Configurations, before: Readings | None = None) -> LayerForecast:
+def forecast_layer(fit: LayerFit, rows: Configurations, before: Readings | None) -> LayerForecast:
     """Forecast rows with standard deviations from the parameters' and from what the forms miss.
 
     Parameters

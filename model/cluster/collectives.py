@@ -159,7 +159,7 @@ class CollectiveWork:
     ctas: Array
 
 
-def collective_work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str = "ring") -> CollectiveWork:
+def collective_work(shapes: CollectiveShapes, kind: str, gpu: GpuModel, algorithm: str) -> CollectiveWork:
     """Time and bytes of collectives of one kind and algorithm; reads ``collective.*``.
 
     Raises

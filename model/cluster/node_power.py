@@ -164,7 +164,7 @@ def node_power_w(
 
 
 def node_dc_w(
-    gpu_power_w: ArrayLike, gpu_limit_w: float, node: Facts, network: Facts, *, nic_activity: ArrayLike = 0.0
+    gpu_power_w: ArrayLike, gpu_limit_w: float, node: Facts, network: Facts, *, nic_activity: ArrayLike
 ) -> Array:
     """Sum of the parts of :func:`node_power_w` for many powers and activities at once, which broadcast [W]."""
     design = design_power_w(gpu_limit_w, node, network)

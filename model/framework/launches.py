@@ -202,7 +202,7 @@ def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: st
     )
 
 
-def added_up(launch: Launch, dtype: str = "") -> Launch:
+def added_up(launch: Launch, dtype: str) -> Launch:
     """A product that is added to what is there, in ``dtype``; empty: in its operands'."""
     if isinstance(launch.operator, Gemm):
         return replace(launch, operator=replace(launch.operator, out_dtype=dtype, accumulate=True))

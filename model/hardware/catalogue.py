@@ -45,18 +45,13 @@ def load_gpu(name_or_path: str | Path) -> GpuDescription:
 
 def gpu_names() -> list[str]:
     """Names of the shipped GPUs and of those that other packages add and that can be read, sorted."""
-    return sorted({*_built_in("gpus"), *_added()[0]})
+    return all_gpus()[0]
 
 
-def broken_gpus() -> list[InputError]:
-    """What is wrong with GPUs that other packages add: the package, its problem, and the remedy."""
-    return _added()[1]
-
-
-def _added() -> tuple[list[str], list[InputError]]:
-    """Names of other packages' GPUs that can be read, and what is wrong with the others."""
+def all_gpus() -> tuple[list[str], list[InputError]]:
+    """The same names, and what is wrong with other packages' GPUs: the package, its problem, and the remedy."""
     added, broken = _packaged()
-    names = []
+    names = _built_in("gpus")
     for name, gpu in added.items():
         try:
             load_gpu(name)
@@ -64,7 +59,7 @@ def _added() -> tuple[list[str], list[InputError]]:
             broken.append(broken_package(gpu.package, str(error).removesuffix(f". {error.remedy}")))
         else:
             names.append(name)
-    return names, broken
+    return sorted(names), broken
 
 
 def gpu_package(name_or_path: str | Path) -> str:

@@ -216,9 +216,7 @@ class Facts:
     parameters: Mapping[str, Parameter]
 
     def __getitem__(self, key: str) -> float:
-        if key not in self.parameters:
-            raise UnknownNameError(f"fact of {self.kind} {self.name}", key, self.parameters)
-        return self.parameters[key].number
+        return self._parameter(key).number
 
     def get(self, key: str, default: float) -> float:
         """A fact as a float, ``default`` where it is not stated."""
@@ -226,9 +224,12 @@ class Facts:
 
     def text(self, key: str) -> str:
         """A fact as a word."""
+        return str(self._parameter(key).value)
+
+    def _parameter(self, key: str) -> Parameter:
         if key not in self.parameters:
             raise UnknownNameError(f"fact of {self.kind} {self.name}", key, self.parameters)
-        return str(self.parameters[key].value)
+        return self.parameters[key]
 
     def to_dict(self) -> dict[str, Any]:
         """The file form."""

@@ -12,6 +12,7 @@ from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import liger_kept, modules_kept
 from joulecast.model.transformer import liger_loss, value_head
+from joulecast.model.transformer.expert_rows import expert_shard, row_width
 from joulecast.model.transformer.log_probabilities import TILE_TOKENS, TILE_WORDS, in_tiles, scored
 
 #: Bytes of a value in fp32.
@@ -73,8 +74,12 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
 
 
 def _layer_bytes(s: Shard) -> float:
-    size = DTYPE_BYTES[s.implementation.dtype]
-    return float(size * s.tokens * (MLP_TENSORS * s.ffn + STREAM_TENSORS * s.config.hidden))
+    """Of a layer with experts their rows as gathered, and what is between their products, or within shared experts."""
+    size, between, gathered = DTYPE_BYTES[s.implementation.dtype], s.tokens * s.ffn, 0
+    if s.config.experts is not None:
+        e = expert_shard(s)
+        between, gathered = max(between, e.all_rows * e.ffn), e.sent * row_width(s)
+    return float(size * (MLP_TENSORS * between + gathered + STREAM_TENSORS * s.tokens * s.config.hidden))
 
 
 def tile_bytes(s: Shard) -> float:

@@ -80,9 +80,7 @@ def casts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True) 
     )
 
 
-def uncasts(
-    name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True, completes: str = ""
-) -> tuple[Launch, ...]:
+def uncasts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool, completes: str) -> tuple[Launch, ...]:
     """Gradient of :func:`casts`."""
     if not s.implementation.autocast:
         return ()

@@ -61,7 +61,7 @@ def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     )
 
 
-def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool = False) -> tuple[Launch, ...]:
+def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient after the first residual addition to the layer's input gradient."""
     config = s.config
     return (

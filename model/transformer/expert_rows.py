@@ -268,7 +268,7 @@ def _arrived(s: Shard, e: ExpertShard) -> float:
 
 
 def _sorting(
-    name: str, s: Shard, e: ExpertShard, *, cycles: float, reads: float = 1.0, writes: float = 1.0
+    name: str, s: Shard, e: ExpertShard, *, cycles: float, reads: float = 1.0, writes: float
 ) -> tuple[Launch, ...]:
     """Rows from several ranks are in these ranks' order, not in the experts'; Megatron sorts those of one as well.
 

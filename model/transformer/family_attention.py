@@ -24,7 +24,8 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
-from joulecast.model.transformer.row_operators import rounded, widened
+from joulecast.model.transformer.row_operators import from_fp32, to_fp32
+from joulecast.model.transformer.unfused_attention import product, score_count
 
 #: Cycles of an SM for a score: a head's ALiBi copied to where BLOOM's scores will be, and MPT's in fp32 added to narrow
 #: scores [estimates, +-10 %].
@@ -71,7 +72,7 @@ def before_rotation(s: Shard) -> tuple[Launch, ...]:
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From queries, keys and values to the heads' results, tokens first."""
     code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
-    scores, dtype = transformers_attention.score_count(s), s.implementation.dtype
+    scores, dtype = score_count(s), s.implementation.dtype
     added = (
         issued(
             "unary", "attention.bias", scores, ALIBI_COPIED * scores, activity=1.0, reads=1 / s.sequence, dtype=dtype
@@ -81,10 +82,10 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *(_widened_parts(s) if wide else ()),
         *(_cloned(part, s, wide) for part in (("query", "key", "value") if code == "bloom" else ("query", "key"))),
         *(added if code == "bloom" else ()),
-        transformers_attention.product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
+        product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
         *_steps("", SCORES[code], s),
         *(() if code == "bloom" else (_cloned("value", s),)),
-        transformers_attention.product("attention.values", s, s.sequence, width, s.sequence, "nn"),
+        product("attention.values", s, s.sequence, width, s.sequence, "nn"),
         _cloned("result", s),
     )
 
@@ -94,11 +95,11 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
     return (
         _cloned("grad", s),
-        transformers_attention.product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
-        transformers_attention.product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn"),
         *_steps(".grad", GRADIENTS[code], s),
-        transformers_attention.product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
-        transformers_attention.product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
+        product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
+        product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
         *(_rounded_parts(s) if wide else ()),
         *(_scaled_parts_backward(s) if code == "bloom" else ()),
         *(transformers_attention.summed(s) if code == "falcon" else ()),
@@ -107,19 +108,17 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _steps(suffix: str, steps: tuple[str, ...], s: Shard) -> tuple[Launch, ...]:
-    """Kernels on every score; in fp32 nothing is widened or rounded."""
-    found = (one for step in steps for one in _step(*step.partition(" ")[::2], suffix, s))
-    narrow = s.implementation.dtype != "fp32"
-    return tuple(one for one in found if narrow or not one.operator.name.endswith((".widen", ".round")))
+    """Kernels on every score."""
+    return tuple(one for step in steps for one in _step(*step.partition(" ")[::2], suffix, s))
 
 
 def _step(name: str, kind: str, suffix: str, s: Shard) -> tuple[Launch, ...]:
-    scores, dtype, named = transformers_attention.score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
+    scores, dtype, named = score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
     at = "fp32" if kind else dtype
     if name == "softmax.widen":
-        return (widened(f"attention.softmax{suffix}.widen", scores, dtype),)
+        return to_fp32(f"attention.softmax{suffix}.widen", scores, dtype)
     if name == "softmax.round":
-        return (rounded(f"attention.softmax{suffix}.round", scores),)
+        return from_fp32(f"attention.softmax{suffix}.round", scores, dtype)
     if name == "softmax":
         gradient = transformers_attention.row_softmax_gradient(s, at)
         return gradient if suffix else (transformers_attention.row_softmax(s, at),)
@@ -145,17 +144,13 @@ def _scaled_parts_backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _widened_parts(s: Shard) -> tuple[Launch, ...]:
-    if s.implementation.dtype == "fp32":
-        return ()
-    values = s.tokens * s.heads * s.config.head_dim
-    return tuple(widened(f"attention.{part}.widen", values, s.implementation.dtype) for part in ("query", "key"))
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    return tuple(one for part in ("query", "key") for one in to_fp32(f"attention.{part}.widen", values, dtype))
 
 
 def _rounded_parts(s: Shard) -> tuple[Launch, ...]:
-    if s.implementation.dtype == "fp32":
-        return ()
-    values = s.tokens * s.heads * s.config.head_dim
-    return tuple(rounded(f"attention.{part}.grad.round", values) for part in ("query", "key"))
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    return tuple(one for part in ("query", "key") for one in from_fp32(f"attention.{part}.grad.round", values, dtype))
 
 
 def kept_bytes(s: Shard) -> float:
@@ -163,6 +158,6 @@ def kept_bytes(s: Shard) -> float:
     size = float(DTYPE_BYTES[s.implementation.dtype])
     wide = 4.0 - size
     if family(s) == "falcon":
-        return transformers_attention.score_count(s) * size
-    softmax = transformers_attention.score_count(s) * (size + (4.0 if wide else 0.0))
+        return score_count(s) * size
+    softmax = score_count(s) * (size + (4.0 if wide else 0.0))
     return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if family(s) == "gptj" else 0.0)

@@ -85,9 +85,7 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, shared: bool = Fa
     )
 
 
-def backward(
-    name: str, s: Shard, outputs: int, inputs: int, completes: str, *, shared: bool = False
-) -> tuple[Launch, ...]:
+def backward(name: str, s: Shard, outputs: int, inputs: int, completes: str, *, shared: bool) -> tuple[Launch, ...]:
     """Gradients of the weight, then of the input; in FP8 the other way round, with their casts."""
     run = s.implementation
     dgrad = input_gradient(name, s.tokens, outputs, inputs, run.dtype)

@@ -31,7 +31,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import autocast_linear
 from joulecast.model.transformer.liger_kernels import SMS
-from joulecast.model.transformer.row_operators import rounded, widened
+from joulecast.model.transformer.row_operators import from_fp32, rounded, to_fp32, widened
 
 #: Cycles of an SM for a logit, for one that is capped beside that, and for a row, of the kernel of loss and gradient,
 #: of which an SM has one row at a time, so that the last ones are alone: rows of 32,000 to 262,144 logits on an H200,
@@ -115,7 +115,7 @@ def _scaled(name: str, rows: int, columns: int, dtype: str) -> Launch:
 def alone_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Loss of logits that were made, in fp32."""
     logits = s.tokens * vocab
-    wide = (widened("loss.widen", logits, s.implementation.dtype),) if s.implementation.dtype != "fp32" else ()
+    wide = to_fp32("loss.widen", logits, s.implementation.dtype)
     return (*wide, gradients("loss.liger", s.tokens, vocab, "fp32", capped=False))
 
 
@@ -123,8 +123,7 @@ def alone_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Its gradient, which the forward made, times the loss's and rounded."""
     logits = s.tokens * vocab
     scale = (_scaled("loss.liger.grad.scale", s.tokens, vocab, "fp32"),) if s.implementation.scaled_loss else ()
-    narrow = (rounded("loss.grad.round", logits),) if s.implementation.dtype != "fp32" else ()
-    return (*scale, *narrow)
+    return (*scale, *from_fp32("loss.grad.round", logits, s.implementation.dtype))
 
 
 def gradients(name: str, rows: int, vocab: int, dtype: str, *, capped: bool) -> Launch:

@@ -17,7 +17,8 @@ from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
-from joulecast.model.transformer.row_operators import rounded, widened
+from joulecast.model.transformer.row_operators import from_fp32, to_fp32
+from joulecast.model.transformer.unfused_attention import product, score_count
 
 #: Cycles of an SM for one of a row's flags that are combined (``all``), from Falcon-7B [estimate, +-10 %].
 COMBINED = 0.144
@@ -36,43 +37,43 @@ def applies(s: Shard) -> bool:
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From rotated queries, one key and one value to the heads' results, tokens first."""
-    width, scores = s.config.head_dim, transformers_attention.score_count(s)
+    width, scores, dtype = s.config.head_dim, score_count(s), s.implementation.dtype
     each, shared = _values(s)
     return (
-        *_widened("query", each, s),
-        *_widened("key", shared, s),
-        *_widened("value", shared, s),
+        *to_fp32("attention.query.widen", each, dtype),
+        *to_fp32("attention.key.widen", shared, dtype),
+        *to_fp32("attention.value.widen", shared, dtype),
         streaming("unary", "attention.query.scale", each, dtype="fp32"),
         streaming("unary", "attention.key.scale", shared, dtype="fp32"),
         transformers_rotary.turn("attention.query.clone", each, s, "fp32"),
         transformers_rotary.turn("attention.key.spread", each, s, "fp32"),
-        transformers_attention.product("attention.scores", s, s.sequence, s.sequence, width, "tn", "fp32"),
+        product("attention.scores", s, s.sequence, s.sequence, width, "tn", "fp32"),
         issued("unary", "attention.masked", scores, MIXED_SHARED * scores, activity=1.0, dtype="fp32"),
         *_safe_softmax(s),
         transformers_rotary.turn("attention.value.spread", each, s, "fp32"),
-        transformers_attention.product("attention.values", s, s.sequence, width, s.sequence, "nn", "fp32"),
-        *_rounded("result", each, s),
+        product("attention.values", s, s.sequence, width, s.sequence, "nn", "fp32"),
+        *from_fp32("attention.result.round", each, dtype),
         transformers_rotary.turn("attention.clone", each, s),
     )
 
 
 def _safe_softmax(s: Shard) -> tuple[Launch, ...]:
     """Softmax; zeros where all scores of a row were masked; and its copy in the inputs' type, which nobody reads."""
-    scores, name = transformers_attention.score_count(s), "attention.softmax"
+    scores, name = score_count(s), "attention.softmax"
     return (
         transformers_attention.row_softmax(s),
         streaming("unary", f"{name}.masked", scores, writes=FLAG, dtype="fp32"),
         issued("unary", f"{name}.all", scores, COMBINED * scores, activity=1.0, reads=FLAG, writes=0, dtype="fp32"),
         masked_values.filled(f"{name}.where", scores, "fp32"),
-        *_rounded("softmax", scores, s),
+        *from_fp32(f"{name}.round", scores, s.implementation.dtype),
     )
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
-    width, (each, shared), product = s.config.head_dim, _values(s), transformers_attention.product
+    width, (each, shared), dtype = s.config.head_dim, _values(s), s.implementation.dtype
     return (
-        *_widened("grad", each, s),
+        *to_fp32("attention.grad.widen", each, dtype),
         transformers_rotary.turn("attention.grad.clone", each, s, "fp32"),
         product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt", "fp32"),
         product("attention.softmax.dgrad", s, s.sequence, s.sequence, width, "tn", "fp32"),
@@ -83,33 +84,22 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         streaming("copy", "attention.key.grad.sum", each, writes=shared / each, dtype="fp32"),
         streaming("unary", "attention.key.scale.grad", shared, dtype="fp32"),
         streaming("unary", "attention.query.scale.grad", each, dtype="fp32"),
-        *_rounded("value.grad", shared, s),
-        *_rounded("key.grad", shared, s),
-        *_rounded("query.grad", each, s),
+        *from_fp32("attention.value.grad.round", shared, dtype),
+        *from_fp32("attention.key.grad.round", shared, dtype),
+        *from_fp32("attention.query.grad.round", each, dtype),
     )
 
 
 def kept_bytes(s: Shard) -> float:
     """Softmax, and queries, keys and values for every head, in fp32."""
-    return 4.0 * (transformers_attention.score_count(s) + 3.0 * _values(s)[0])
+    return 4.0 * (score_count(s) + 3.0 * _values(s)[0])
 
 
 def gradient_bytes(s: Shard) -> float:
     """Gradient of the softmax, its product with the softmax, and the scores' gradient, which are there at once."""
-    return 3.0 * 4.0 * transformers_attention.score_count(s)
+    return 3.0 * 4.0 * score_count(s)
 
 
 def _values(s: Shard) -> tuple[int, int]:
     """Values of all queries, and of the one key."""
     return s.tokens * s.heads * s.config.head_dim, s.tokens * s.kv_heads * s.config.head_dim
-
-
-def _widened(part: str, values: int, s: Shard) -> tuple[Launch, ...]:
-    dtype = s.implementation.dtype
-    return () if dtype == "fp32" else (widened(f"attention.{part}.widen", values, dtype),)
-
-
-def _rounded(part: str, values: float, s: Shard) -> tuple[Launch, ...]:
-    if s.implementation.dtype == "fp32":
-        return ()
-    return (rounded(f"attention.{part}.round", values),)

@@ -187,7 +187,7 @@ def _gate(s: Shard, suffix: str) -> tuple[Launch, ...]:
 
 
 def _grouped_forward(
-    name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool = True
+    name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool
 ) -> tuple[Launch, ...]:
     """One product for each expert."""
     dtype, narrow = s.implementation.dtype, s.implementation.narrow
@@ -230,7 +230,7 @@ def _turned(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 
 def _grouped_backward(
-    name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool = True
+    name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool
 ) -> tuple[Launch, ...]:
     dtype, narrow = s.implementation.dtype, s.implementation.narrow
     dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")

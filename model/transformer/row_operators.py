@@ -112,6 +112,16 @@ def rounded(name: str, values: float, *, completes: str = "") -> Launch:
     return elementwise(name, values, writes=0.5, completes=completes)
 
 
+def to_fp32(name: str, values: float, dtype: str) -> tuple[Launch, ...]:
+    """Values of any type copied to fp32; nothing where they are in it."""
+    return () if dtype == "fp32" else (widened(name, values, dtype),)
+
+
+def from_fp32(name: str, values: float, dtype: str) -> tuple[Launch, ...]:
+    """Values in fp32 rounded to any type; nothing where it is fp32."""
+    return () if dtype == "fp32" else (rounded(name, values),)
+
+
 def combined(name: str, tokens: int, chosen: int, hidden: int, dtype: str) -> Launch:
     """A token's rows, in its order, summed with their weights by a batched product of one row."""
     return _one_row(name, tokens * hidden, chosen, dtype, WEIGHT_BEGIN + WEIGHT_ROW * chosen)

@@ -6,7 +6,7 @@ from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.transformer.modules_activation import TANH
 
 
-def forward(name: str, values: float, dtype: str, *, present: bool = True) -> tuple[Launch, ...]:
+def forward(name: str, values: float, dtype: str, *, present: bool) -> tuple[Launch, ...]:
     """Division, hyperbolic tangent and product; nothing where it is not ``present``."""
     if not present:
         return ()
@@ -17,7 +17,7 @@ def forward(name: str, values: float, dtype: str, *, present: bool = True) -> tu
     )
 
 
-def backward(name: str, values: float, dtype: str, *, present: bool = True) -> tuple[Launch, ...]:
+def backward(name: str, values: float, dtype: str, *, present: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
     if not present:
         return ()

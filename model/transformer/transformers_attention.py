@@ -14,15 +14,13 @@ tensors in a kernel of its own, and masks cost more (``…_third.jsonl``).
 
 from __future__ import annotations
 
-import math
-
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.row_softmax import PATTERN, WARP_COLUMNS
 from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
-from joulecast.model.transformer.row_operators import rounded, widened
-from joulecast.model.transformer.unfused_attention import keys_and_values
+from joulecast.model.transformer.row_operators import from_fp32, to_fp32
+from joulecast.model.transformer.unfused_attention import keys_and_values, product, score_count, score_rows
 
 #: Cycles of an SM for a score in a row that is one value longer than its aligned ones: joined, its row's maximum found,
 #: softmax, and its gradient. From gpt-oss with 2,048 tokens [estimates, +-10 %].
@@ -87,12 +85,8 @@ def _copied_queries(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax(s: Shard) -> tuple[Launch, ...]:
-    scores, dtype = score_count(s), s.implementation.dtype
-    softmax = row_softmax(s)
-    if dtype == "fp32":
-        return (softmax,)
-    narrow = rounded("attention.softmax.round", scores)
-    return (widened("attention.softmax.widen", scores, dtype), softmax, narrow)
+    name, scores, dtype = "attention.softmax", score_count(s), s.implementation.dtype
+    return (*to_fp32(f"{name}.widen", scores, dtype), row_softmax(s), *from_fp32(f"{name}.round", scores, dtype))
 
 
 def _softmax_with_sinks(s: Shard) -> tuple[Launch, ...]:
@@ -124,11 +118,9 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
-    scores, dtype, gradient = score_count(s), s.implementation.dtype, row_softmax_gradient(s)
-    if dtype == "fp32":
-        return gradient
-    narrow = rounded("attention.softmax.grad.round", scores)
-    return (widened("attention.softmax.grad.widen", scores, dtype), *gradient, narrow)
+    name, scores, dtype = "attention.softmax.grad", score_count(s), s.implementation.dtype
+    narrow = from_fp32(f"{name}.round", scores, dtype)
+    return (*to_fp32(f"{name}.widen", scores, dtype), *row_softmax_gradient(s), *narrow)
 
 
 def row_softmax(s: Shard, dtype: str = "fp32") -> Launch:
@@ -192,19 +184,3 @@ def gradient_bytes(s: Shard) -> float:
     if s.config.attention_sinks:
         return 3.0 * size * score_rows(s) * (s.sequence + 1)
     return (12.0 - size * (size < 4.0)) * score_count(s)
-
-
-def product(name: str, s: Shard, m: int, n: int, k: int, layout: str, dtype: str = "") -> Launch:
-    """A product of every head of every sequence."""
-    batch, dtype = s.batch * s.heads, dtype or s.implementation.dtype
-    return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=batch, footprint_bytes=math.inf, name=name))
-
-
-def score_rows(s: Shard) -> int:
-    """Rows of scores: one for each head's query."""
-    return s.batch * s.heads * s.sequence
-
-
-def score_count(s: Shard) -> float:
-    """Scores of the whole square."""
-    return float(score_rows(s)) * s.sequence

@@ -21,23 +21,23 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 
 def attention_forward(s: Shard) -> tuple[Launch, ...]:
     """Scores, softmax, dropout and the weighted sum of the values."""
-    scores, dtype = _scores(s), s.implementation.dtype
+    scores, dtype = score_count(s), s.implementation.dtype
     return (
         *_shared("repeat", s, reads=s.kv_heads / s.heads, writes=1.0),
-        _product("attention.scores", s, s.sequence, s.sequence, s.config.head_dim, "tn"),
+        product("attention.scores", s, s.sequence, s.sequence, s.config.head_dim, "tn"),
         *_biased(s),
-        streaming("softmax", "attention.softmax", scores, dtype=dtype, rows=_rows(s), columns=s.sequence),
+        streaming("softmax", "attention.softmax", scores, dtype=dtype, rows=score_rows(s), columns=s.sequence),
         *_dropped(streaming("unary", "attention.dropout", scores, writes=1.0 + _mask(dtype), dtype=dtype), s),
-        _product("attention.values", s, s.sequence, s.config.head_dim, s.sequence, "nn"),
+        product("attention.values", s, s.sequence, s.config.head_dim, s.sequence, "nn"),
     )
 
 
 def attention_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of values, dropout, softmax, queries and keys."""
-    scores, dtype, width = _scores(s), s.implementation.dtype, s.config.head_dim
+    scores, dtype, width = score_count(s), s.implementation.dtype, s.config.head_dim
     return (
-        _product("attention.dropped.dgrad", s, s.sequence, s.sequence, width, "tn"),
-        _product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        product("attention.dropped.dgrad", s, s.sequence, s.sequence, width, "tn"),
+        product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
         *_dropped(streaming("mul", "attention.dropout.grad", scores, reads=1.0 + _mask(dtype), dtype=dtype), s),
         streaming(
             "log_softmax_backward",
@@ -45,11 +45,11 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
             scores,
             reads=2,
             dtype=dtype,
-            rows=_rows(s),
+            rows=score_rows(s),
             columns=s.sequence,
         ),
-        _product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
-        _product("attention.keys.dgrad", s, s.sequence, width, s.sequence, "nt"),
+        product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
+        product("attention.keys.dgrad", s, s.sequence, width, s.sequence, "nt"),
         *_shared("grad.sum", s, reads=1.0, writes=s.kv_heads / s.heads),
     )
 
@@ -77,35 +77,29 @@ def _biased(s: Shard) -> tuple[Launch, ...]:
     """ALiBi, which the product of queries and keys adds to: copied to where the scores will be, and read again."""
     if not s.config.alibi:
         return ()
-    return (streaming("add", "attention.alibi", _scores(s), reads=2, dtype=s.implementation.dtype),)
+    return (streaming("add", "attention.alibi", score_count(s), reads=2, dtype=s.implementation.dtype),)
 
 
 def kept_bytes(s: Shard) -> float:
     """Softmax, and of dropout its mask and the dropped-out scores, which the backward reads [bytes]."""
     size = float(DTYPE_BYTES[s.implementation.dtype])
-    return _scores(s) * (2.0 * size + 1.0 if s.implementation.dropout else size)
+    return score_count(s) * (2.0 * size + 1.0 if s.implementation.dropout else size)
 
 
-def _product(name: str, s: Shard, m: int, n: int, k: int, layout: str) -> Launch:
-    operator = Gemm(
-        m,
-        n,
-        k,
-        dtype=s.implementation.dtype,
-        layout=layout,
-        batch=s.batch * s.heads,
-        footprint_bytes=math.inf,
-        name=name,
-    )
-    return Launch(operator)
+def product(name: str, s: Shard, m: int, n: int, k: int, layout: str, dtype: str = "") -> Launch:
+    """A product of every head of every sequence."""
+    batch, dtype = s.batch * s.heads, dtype or s.implementation.dtype
+    return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=batch, footprint_bytes=math.inf, name=name))
 
 
-def _rows(s: Shard) -> int:
+def score_rows(s: Shard) -> int:
+    """Rows of scores: one for each head's query."""
     return s.batch * s.heads * s.sequence
 
 
-def _scores(s: Shard) -> float:
-    return float(_rows(s)) * s.sequence
+def score_count(s: Shard) -> float:
+    """Scores of the whole square."""
+    return float(score_rows(s)) * s.sequence
 
 
 def _mask(dtype: str) -> float:

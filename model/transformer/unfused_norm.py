@@ -26,7 +26,7 @@ from joulecast.model.framework.launches import (
 )
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Streaming
-from joulecast.model.transformer.row_operators import MIXED, rounded, widened
+from joulecast.model.transformer.row_operators import MIXED, from_fp32, rounded, to_fp32
 
 #: Cycles of an SM for a value that PyTorch's kernels handle one by one: a product with its row's or its column's
 #: number, and a row's number spread over the row. Layers of eight shapes on an H200 and an H100 at counted clocks
@@ -52,7 +52,7 @@ def forward(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
     if s.config.norm_formula == "centred":
         return _centred(name, s, rows, columns)
     return (
-        *_widened(f"{name}.widen", s, values),
+        *to_fp32(f"{name}.widen", values, s.implementation.dtype),
         elementwise(f"{name}.square", values),
         streaming("reduce", f"{name}.mean", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns),
         of_rows(f"{name}.epsilon", rows),
@@ -70,7 +70,7 @@ def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]
         for of in ("centre", "mean")
     )
     return (
-        *_widened(f"{name}.widen", s, values),
+        *to_fp32(f"{name}.widen", values, s.implementation.dtype),
         next(means),
         by_row(f"{name}.centred", values),
         elementwise(f"{name}.square", values),
@@ -85,14 +85,15 @@ def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]
 
 def _weighed(name: str, s: Shard, values: int, columns: int) -> tuple[Launch, ...]:
     """Values times the weight, and rounded."""
-    dtype, rounded = s.implementation.dtype, _rounded(f"{name}.round", s, values)
+    dtype = s.implementation.dtype
+    narrow = from_fp32(f"{name}.round", values, dtype)
     if s.config.norm_formula == "rounded":
-        return (*rounded, by_column(f"{name}.weighed", values, dtype))
+        return (*narrow, by_column(f"{name}.weighed", values, dtype))
     if s.config.norm_formula == "mixed":
-        return (_by_weight(f"{name}.weighed", s, values), *rounded)
-    widen = (streaming("unary", f"{name}.weight.widen", columns, writes=2, dtype=dtype),) if rounded else ()
+        return (_by_weight(f"{name}.weighed", s, values), *narrow)
+    widen = (streaming("unary", f"{name}.weight.widen", columns, writes=2, dtype=dtype),) if narrow else ()
     shift = () if s.config.norm_formula == "centred" else (_shift(name, columns),)
-    return (*widen, *shift, by_column(f"{name}.weighed", values, "fp32"), *rounded)
+    return (*widen, *shift, by_column(f"{name}.weighed", values, "fp32"), *narrow)
 
 
 def _shift(name: str, columns: int) -> Launch:
@@ -111,17 +112,17 @@ def _weighed_backward(name: str, s: Shard, rows: int, columns: int, completes: s
     """Gradients of the weight and of the values that it multiplied, in fp32."""
     values, dtype, formula = rows * columns, s.implementation.dtype, s.config.norm_formula
     wide = "fp32" if formula != "rounded" else dtype
-    widened_ = _widened(f"{name}.grad.widen", s, values)
+    widened = to_fp32(f"{name}.grad.widen", values, dtype)
     product = streaming("mul", f"{name}.gamma.product", values, reads=2, dtype=wide)
-    done = completes if formula == "rounded" or not widened_ else ""
+    done = completes if formula == "rounded" or not widened else ""
     column_sum = column_sums(f"{name}.gamma.grad", rows, columns, wide, done)
     if formula == "rounded":
-        return (by_column(f"{name}.grad.weighed", values, dtype), product, column_sum, *widened_)
+        return (by_column(f"{name}.grad.weighed", values, dtype), product, column_sum, *widened)
     narrow = rounded(f"{name}.gamma.round", columns, completes=completes)
-    ends = (column_sum, narrow) if widened_ else (column_sum,)
+    ends = (column_sum, narrow) if widened else (column_sum,)
     if formula == "mixed":
-        return (*widened_, _by_weight(f"{name}.grad.weighed", s, values), product, *ends)
-    return (*widened_, product, by_column(f"{name}.grad.weighed", values, "fp32"), *ends)
+        return (*widened, _by_weight(f"{name}.grad.weighed", s, values), product, *ends)
+    return (*widened, product, by_column(f"{name}.grad.weighed", values, "fp32"), *ends)
 
 
 def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") -> tuple[Launch, ...]:
@@ -141,7 +142,7 @@ def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") 
         *(_negated_sum(f"{name}.grad.centred", rows, columns) if centred else ()),
         streaming("add", f"{name}.grad.branches", values, reads=2, dtype="fp32"),
         *(_centre_backward(f"{name}.grad.centre", rows, columns) if centred else ()),
-        *_rounded(f"{name}.grad.round", s, values),
+        *from_fp32(f"{name}.grad.round", values, s.implementation.dtype),
     )
 
 
@@ -180,16 +181,6 @@ def heads_backward(name: str, s: Shard, rows: int, columns: int, completes: str 
             launch = replace(launch, operator=slow)
         launches.append(launch)
     return tuple(launches)
-
-
-def _widened(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
-    return (widened(name, values, s.implementation.dtype),) if s.implementation.dtype != "fp32" else ()
-
-
-def _rounded(name: str, s: Shard, values: int) -> tuple[Launch, ...]:
-    if s.implementation.dtype == "fp32":
-        return ()
-    return (rounded(name, values),)
 
 
 def by_row(name: str, values: int) -> Launch:

@@ -57,8 +57,8 @@ Int = NDArray[np.int64]
 STAGE = "stage"
 DIRECTIONS = ("forward", "backward")
 CLOCKS_AND_BLOCKS = (
-    "clocks and thread blocks alone are chosen from: a SPACE.toml (--space) may list nano-batches, windows, launch"
-    " points and tiles as well"
+    "clocks and thread blocks alone are chosen from: a space (SPACE.toml) may list nano-batches, windows, launch points"
+    " and tiles as well"
 )
 SHARDED = "what FSDP gathers and reduces is left out: layers run alone, and their communication is tensor parallelism's"
 #: Of each power limit of the site.

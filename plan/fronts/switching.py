@@ -11,7 +11,7 @@ from joulecast.simulator.schedules import ONCE
 
 
 def front_of_problem(
-    problem: FrontProblem, *, switch_s: float = 0.0, simple: str | None = None, time_limit_s: float | None = None
+    problem: FrontProblem, *, switch_s: float, simple: str | None = None, time_limit_s: float | None = None
 ) -> Front:
     """Front whose plans do not change clocks faster than the board can.
 

@@ -55,8 +55,8 @@ def check_tile_lists(plan: Plan, lists: TileLists, gpu: GpuDescription, source: 
     """Every tile of the lists fits its kernels and the GPU."""
     for name, tiles in lists:
         for tile in tiles:
-            if tile is not None:
-                check_tiles(with_plan_tiles(plan, ((name, tile),)), gpu, source)
+            chosen, library = (((name, tile),), ()) if tile is not None else ((), (name,))
+            check_tiles(with_plan_tiles(plan, chosen), gpu, source, library)
 
 
 def with_plan_tiles(plan: Plan, tiles: Tiles) -> Plan:

@@ -198,13 +198,13 @@ def to_target(points: Sequence[JobPoint], epochs: Mapping[int, float]) -> tuple[
     return tuple(reached), tuple(dict.fromkeys(left_out))
 
 
-def forecast_limits(plan: Plan, limits_w: Sequence[float] | None = None) -> tuple[JobPoint, ...]:
+def forecast_limits(plan: Plan, limits_w: Sequence[float] | None) -> tuple[JobPoint, ...]:
     """Forecast an iteration of a plan at each power limit.
 
     Parameters
     ----------
     limits_w
-        By default steps of a twentieth of the board's range, both ends included [W].
+        ``None``: steps of a twentieth of the board's range, both ends included [W].
 
     Raises
     ------

@@ -156,7 +156,7 @@ def at_place(plan: Plan, place: Place) -> Plan:
     return replace(plan, workload=workload, parallelism=split)
 
 
-def kind_number(kind: str, *, pairs: bool = False) -> int:
+def kind_number(kind: str, *, pairs: bool) -> int:
     """Where arrays of stages have a kind of instruction: 0 of a forward, 1 of a backward, 2 of a weight gradient.
 
     Of schedules with ``pairs`` 1 is of an input gradient, 3 of a forward with a backward beside it, and 4 of a whole

@@ -16,7 +16,6 @@ from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import PAIRS
 
 Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,10 +203,10 @@ def timeline_of_kernels(
     rank: int,
     kernels: RankKernels,
     *,
-    components: Sequence[str] = ("power",),
-    base_power_w: float = 0.0,
-    wait_power_w: float = 0.0,
-    finish_ns: int | None = None,
+    components: Sequence[str],
+    base_power_w: float,
+    wait_power_w: float,
+    finish_ns: int | None,
 ) -> Timeline:
     """Kernel-level timeline of one rank, labelled with the names and powers of its program's segments.
 
@@ -215,7 +215,7 @@ def timeline_of_kernels(
     components
         Labels of the columns of the segments' ``power_w``.
     finish_ns
-        End of the timeline, by default of the rank's last kernel [ns].
+        End of the timeline, ``None``: of the rank's last kernel [ns].
     """
     first_name = [0]
     names: list[str] = []

@@ -147,14 +147,16 @@ def instruction_launches(
     plan: Plan, impl: Implementation, instruction: Instruction, rank: int, reduces: bool = False
 ) -> tuple[Launch, ...]:
     """What one instruction of a pipeline rank launches; ``reduces``: with gradients' reduction beside it."""
-    launches = _launches_of(plan, impl, instruction, rank, reduces)
-    return in_tf32(launches) if impl.tf32 else launches
+    return _in_own_type(_launches_of(plan, impl, instruction, rank, reduces), impl)
 
 
 def layers_as_run(plan: Plan, impl: Implementation, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
     """Launches of layers over the links of their tensor-parallel ranks, products in the plan's type."""
-    over = placed_launches(launches, tensor_fabric(plan))
-    return in_tf32(over) if impl.tf32 else over
+    return _in_own_type(placed_launches(launches, tensor_fabric(plan)), impl)
+
+
+def _in_own_type(launches: tuple[Launch, ...], impl: Implementation) -> tuple[Launch, ...]:
+    return in_tf32(launches) if impl.tf32 else launches
 
 
 def _launches_of(

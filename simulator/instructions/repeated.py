@@ -21,6 +21,7 @@ from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.model.power.limits import group_lag, group_limit_share
 from joulecast.model.power.settled import Curves, settle
 from joulecast.model.predict import coarse_clocks
+from joulecast.model.repeated_work import forecast_of
 from joulecast.model.uncertainty import (
     FEW_DIRECTIONS,
     composed_spreads,
@@ -127,10 +128,7 @@ def _settled(kernels: Kernels, table: InstructionTable, gpu: GpuModel, condition
         curves, highest = under_limits(curves, kernels.clocks_mhz, conditions.component_limits_w, gpu)
     limit = _limit_w(gpu, conditions) * group_limit_share(min(conditions.in_step, MOST_LOSING), gpu)
     window = conditions.settle_s, conditions.window_s
-    found = settle(curves, kernels.clocks_mhz, limit, ceiling, gpu, *window, highest)
-    power = found.energy_j / found.time_s
-    columns = found.time_s, found.energy_j, power, found.clock_mhz, found.components_j
-    return Forecast(*columns, found.demand_w, np.broadcast_to(found.held_w, power.shape))
+    return forecast_of(settle(curves, kernels.clocks_mhz, limit, ceiling, gpu, *window, highest))
 
 
 def _form_spreads(

@@ -143,7 +143,7 @@ def kernels_at(
     costs: Costs,
     clocks_mhz: Array,
     gpu: GpuModel,
-    peak_w: float | None = None,
+    peak_w: float | None,
     component_limits_w: Mapping[str, float] | None = None,
 ) -> Kernels:
     """Lowered operators at every clock, under limits as :func:`kernels_of` has them."""
@@ -152,7 +152,7 @@ def kernels_at(
 
 
 def under_limits(
-    kernels: Kernels, gpu: GpuModel, peak_w: float | None = None, component_limits_w: Mapping[str, float] | None = None
+    kernels: Kernels, gpu: GpuModel, peak_w: float | None, component_limits_w: Mapping[str, float] | None
 ) -> Kernels:
     """The same kernels under a board's instant limit, and under limits of its parts [W]."""
     if peak_w is not None:
@@ -247,7 +247,7 @@ def beside_each_other(
     communication_s: Array,
     kernels: Kernels,
     gpu: GpuModel,
-    beside_transfers: bool = False,
+    beside_transfers: bool,
     taken_s: dict[tuple[Launch, ...], Array] | None = None,
 ) -> tuple[Array, Array, Array]:
     """Duration, exposed communication and communication beside compute, each of shape ``(types, clocks)`` [s].

@@ -46,7 +46,7 @@ _UNFUSED = ("rl", "trust_remote_code", "load_in_8bit")
 _FUSED = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel")
 
 
-def read_adapters(config: SettingsFile, draft: Draft, stored: str | None = None) -> bool:
+def read_adapters(config: SettingsFile, draft: Draft, stored: str | None) -> bool:
     """Put a job's adapters into the plan, if it trains any.
 
     ``stored``: the setting that names a model whose weights are stored in bitsandbytes' 4 bits.

@@ -109,7 +109,7 @@ class Conversion:
         }
 
 
-def convert_job(job: str | Path | Sequence[str], asked: Asked, overrides: Sequence[str] = ()) -> Conversion:
+def convert_job(job: str | Path | Sequence[str], asked: Asked, overrides: Sequence[str]) -> Conversion:
     """A plan of a job's file or command.
 
     Parameters

@@ -23,7 +23,7 @@ def named_path(name: str, file: str) -> Path | None:
     return next((place / name for place in places if isfile(place / name)), None)
 
 
-def named_settings(name: str, file: str, key: str, line: int | None = None) -> SettingsFile:
+def named_settings(name: str, file: str, key: str, line: int | None) -> SettingsFile:
     """The settings of a YAML or JSON that a job names.
 
     Raises

@@ -107,7 +107,7 @@ def trainer_draft(
     accelerate: Sequence[SettingsFile],
     asked: Asked,
     file: str,
-    started: str = "",
+    started: str,
 ) -> Draft:
     """A trainer's job as a plan in the making.
 

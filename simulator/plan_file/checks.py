@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from joulecast.errors import InputError, NotYetError
@@ -45,8 +46,11 @@ MOST_MICROBATCHES = 100_000
 LEAST_GOODPUT = 0.001
 
 
-def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
-    """Checks that need the whole plan: shapes, batch, nodes and the GPU's clocks and limits."""
+def whole(plan: Plan, gpu: GpuDescription, source: Source, library: Iterable[str]) -> None:
+    """Checks that need the whole plan: shapes, batch, nodes, the GPU's clocks and limits, and operators' names.
+
+    ``library`` are those that have the library's tiles in so many words.
+    """
     _precision(plan, gpu, source)
     _shapes(plan, source)
     _megatron_only(plan, source)
@@ -66,7 +70,7 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source) -> None:
     _nodes(plan, source)
     check_overlap(plan, gpu, source)
     check_replicas(plan, source)
-    check_tiles(plan, gpu, source)
+    check_tiles(plan, gpu, source, library)
     check_power(plan, gpu, source)
 
 

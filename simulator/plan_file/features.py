@@ -224,13 +224,13 @@ _READ = {f.key: attrgetter(f.key) for f in FEATURES}
 _DEFAULTS = {f.key: TABLES[table].model_fields[name].default for f in FEATURES for table, name in [f.key.split(".")]}
 
 
-def given(parsed: PlanFile, free: Container[str] = ()) -> tuple[Feature, ...]:
+def given(parsed: PlanFile, free: Container[str]) -> tuple[Feature, ...]:
     """Features whose key is given, other than its default, or may be in plans that differ in the tables ``free``."""
     return tuple(f for f in FEATURES if f.key.partition(".")[0] in free or _is_given(f, parsed))
 
 
 def with_features(
-    parsed: PlanFile, model: ModelConfig, source: Source, features: Sequence[Feature], varied: Container[str] = ()
+    parsed: PlanFile, model: ModelConfig, source: Source, features: Sequence[Feature], varied: Container[str]
 ) -> PlanFile:
     """The plan's tables without keys that a space states for other plans.
 

@@ -29,6 +29,7 @@ from joulecast.simulator.plan_file.tables import (
     read_power,
     read_workload,
 )
+from joulecast.simulator.plan_file.tiles import left_to_library
 from joulecast.simulator.schedules import copies_of_model, stage_of_chunk
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class PlanFrame:
         self.cluster = read_cluster(parsed, self._gpu, source)
         self._implementation = read_implementation(parsed, self._workload.model, source)
         self._implementations: dict[str, Implementation] = {}
+        self._library = left_to_library(parsed.implementation.tiles)
         self._site = read_site(parsed.site, parsed.cluster.gpu, source)
 
     def _without_what_others_have(self, parsed: PlanFile) -> PlanFile:
@@ -282,7 +284,7 @@ class PlanFrame:
 
     def check(self, plan: Plan) -> None:
         """Refuse one of the frame's plans that cannot be."""
-        checks.whole(plan, self._gpu, self._source)
+        checks.whole(plan, self._gpu, self._source, self._library)
 
 
 class PlanSplit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,18 +67,24 @@ def read_tile(value: Any, name: str, source: Source) -> Tile | RowTile | None:
     return kind(**value)
 
 
-def check_tiles(plan: Plan, gpu: GpuDescription, source: Source) -> None:
-    """Every name is an operator's that takes such a tile, and every tile fits the GPU."""
+def left_to_library(value: Any) -> list[str]:
+    """Names that such a table gives the library's choice."""
+    return [str(name) for name, tile in value.items() if tile == LIBRARY] if isinstance(value, Mapping) else []
+
+
+def check_tiles(plan: Plan, gpu: GpuDescription, source: Source, library: Iterable[str]) -> None:
+    """Every name is an operator's that takes such a tile, ``library`` ones any operator's; every tile fits the GPU."""
     tiles = plan.implementation.tiles
-    if not tiles:
+    named = (*tiles, *((name, None) for name in library))
+    if not named:
         return
     operators = tileable_operators(plan)
-    for name, tile in tiles:
+    for name, tile in named:
         meant = [o for o in operators if is_meant(o, name, tile)]
         if not meant:
             raise _no_such(name, tile, operators, source)
         for operator in meant:
-            if tile_of(operator, tiles) is tile:
+            if tile is not None and tile_of(operator, tiles) is tile:
                 _check_one(operator, tile, name, gpu, source)
 
 
@@ -104,7 +110,7 @@ def tileable_operators(plan: Plan) -> list[Operator]:
     return [o for o in kernels if isinstance(o, Gemm | Attention | Streaming)]
 
 
-def _no_such(name: str, tile: Tile | RowTile, operators: list[Operator], source: Source) -> InputError:
+def _no_such(name: str, tile: Tile | RowTile | None, operators: list[Operator], source: Source) -> InputError:
     key = f"{KEY}.{name}"
     if any(is_meant(o, name, None) for o in operators):
         right = "{m = …, n = …}" if isinstance(tile, RowTile) else "{rows = …, warps = …}"

@@ -61,10 +61,10 @@ class Counter:
 def trace_events(
     timelines: Sequence[Timeline],
     *,
-    counters: Sequence[Counter] = (),
-    arrows: Sequence[Arrow] = (),
-    labels: Mapping[int, str] | None = None,
-    operators: Mapping[int, Sequence[str]] | None = None,
+    counters: Sequence[Counter],
+    arrows: Sequence[Arrow],
+    labels: Mapping[int, str] | None,
+    operators: Mapping[int, Sequence[str]] | None,
 ) -> Iterator[Event]:
     """Events of a trace.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from joulecast.model.kernels.documents import Documents
     from joulecast.model.kernels.operators import Attention, Collective, Gemm, RowTile, Scan, Streaming, Tile
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Public names by the module that has them.
 _MODULES = {

@@ -340,9 +340,7 @@ def meter(
     )
 
 
-def _compared(
-    plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] | None = ()
-) -> Comparison:
+def _compared(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: Sequence[str] | None) -> Comparison:
     """As :func:`compare`, with errors in the words of the command line."""
     from joulecast.arguments import texts
     from joulecast.plan.comparison.compare import check_count, compare, names_of

@@ -116,7 +116,7 @@ def read_table(
     return parse_table(read_text(file, "CSV", error=wrong, missing=missing), str(file), needed=needed, wrong=wrong)
 
 
-def parse_table(text: str, file: str, *, needed: Sequence[str] = (), wrong: type[InputError] = InputError) -> Table:
+def parse_table(text: str, file: str, *, needed: Sequence[str] = (), wrong: type[InputError]) -> Table:
     """The table of a text; see :func:`read_table`."""
     reader = csv.DictReader(io.StringIO(text), strict=True)
     with reading_csv(file, wrong):

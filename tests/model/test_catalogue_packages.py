@@ -14,7 +14,7 @@ from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.sessions.base import base_name
 from joulecast.command_line.machine import catalogue
 from joulecast.errors import InputError, UnknownNameError
-from joulecast.model.hardware.catalogue import broken_gpus, gpu_names, gpu_package, load_gpu
+from joulecast.model.hardware.catalogue import all_gpus, gpu_names, gpu_package, load_gpu
 
 SHIPPED = Path(joulecast.model.__file__).parent / "catalogue_data" / "gpus"
 
@@ -123,7 +123,7 @@ def test_a_broken_package_is_named_and_hides_no_other_gpu(
     site: Path, entries: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(site, entries, CODE)
-    (problem,) = broken_gpus()
+    _, (problem,) = all_gpus()
     assert str(problem).startswith("fake-cards 1.2: ") and words in str(problem)
     assert load_gpu("a40").name == "a40" and "a40" in gpu_names()
     with pytest.raises(UnknownNameError, match=f"unknown GPU 'a41'; fake-cards 1.2: .*{words}.*'a40'"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from joulecast.model.architecture.hf import load_model
+from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.memory.loss_kept import (
@@ -32,8 +33,8 @@ def tiled(batch: int = 2, sequence: int = 1024, **options: Any) -> Shard:
     return of(batch, sequence, log_probabilities="chunked", **options)
 
 
-def distilled(batch: int = 2, sequence: int = 1024) -> Shard:
-    return of(batch, sequence, log_probabilities="divergence", teacher=TEACHER)
+def distilled(batch: int = 2, sequence: int = 1024, teacher: ModelConfig = TEACHER) -> Shard:
+    return of(batch, sequence, log_probabilities="divergence", teacher=teacher)
 
 
 def test_one_tile_of_logits_is_there_at_a_time() -> None:
@@ -101,3 +102,9 @@ def test_a_references_forward_is_fullest_in_a_layer_or_in_its_logits() -> None:
 def test_a_teachers_forward_is_fullest_in_its_own_layers() -> None:
     """Its last norm ends it: 14,336 and 4,096 values wide."""
     assert reference_transient_bytes(distilled()) == 2048 * 2 * (3 * 14_336 + 2 * 4096)
+
+
+def test_a_teachers_experts_hold_the_rows_that_they_are_sent() -> None:
+    """Two experts of Mixtral, 14,336 wide, take each token, and its 4,096 values twice."""
+    mixtral = distilled(teacher=load_model("mixtral-8x7b"))
+    assert reference_transient_bytes(mixtral) == 2048 * 2 * (2 * (3 * 14_336 + 4096) + 2 * 4096)

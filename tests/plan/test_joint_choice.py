@@ -229,6 +229,9 @@ def test_tiles_are_checked(tmp_path):
     path.write_text('[implementation.tiles]\nqkv = ["library", {m = 128, n = 256, stages = 9}]\n')
     with pytest.raises(jc.InputError, match=r"space\.toml.*stages = 4"):
         jc.choose(PLAN, space=path)
+    path.write_text('[implementation.tiles]\nqkw = ["library"]\n')
+    with pytest.raises(jc.InputError, match="Did you mean 'qkv'"):
+        jc.choose(PLAN, space=path)
     path.write_text("[implementation.tiles]\nqkv = []\n")
     with pytest.raises(jc.InputError, match="no tile to choose from"):
         jc.choose(PLAN, space=path)

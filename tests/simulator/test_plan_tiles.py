@@ -65,6 +65,7 @@ def test_tiles_change_what_a_plan_takes():
     ("tiles", "message"),
     [
         ({"qkw": [128, 256]}, "Did you mean 'qkv'"),
+        ({"qkw": "library"}, "Did you mean 'qkv'"),
         ({"qkv": {"m": 128, "n": 256, "stages": 9}}, "nearest that fits has stages = 4"),
         ({"qkv": {"m": 128, "n": 256, "warp": 8}}, "Did you mean 'warps'"),
         ({"qkv": {"m": 128}}, "needs m and n"),

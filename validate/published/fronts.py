@@ -102,7 +102,7 @@ def _mean_clock(row: FrontRow) -> float:
     return float(np.mean([clock for stage in row.clocks_mhz for clock in stage]))
 
 
-def plan_of(row: FrontRow, gpu: str | None = None) -> Plan:
+def plan_of(row: FrontRow, gpu: str | None) -> Plan:
     """The plan of a front, as the source's configurations and code have it; clocks are the row's own."""
     sizes = dict(row.sizes)
     split: dict[str, object] = {key: sizes[key] for key in ("context_parallel_size", "tensor_model_parallel_size")}

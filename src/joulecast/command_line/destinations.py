@@ -9,7 +9,7 @@ from pathlib import Path
 from joulecast.errors import InputError
 
 
-def check_destinations(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None] = ()) -> None:
+def check_destinations(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
     """Refuse files that could not be written, or whose writing would destroy something that is wanted.
 
     Parameters

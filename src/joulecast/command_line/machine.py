@@ -37,8 +37,8 @@ PACKAGES = (
 WATCH_S = 1.3
 
 
-def examine(devices: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything that the command reports, as plain data; ``devices`` are the cards to examine, by default all."""
+def examine(devices: Sequence[str] | None) -> dict[str, Any]:
+    """Everything that the command reports, as plain data; ``devices`` are the cards to examine, ``None``: all."""
     packages = [
         {"package": name, "version": version(name), "extra": extra or "required", "for": use}
         for name, extra, use in PACKAGES
@@ -163,9 +163,10 @@ def amd_devices() -> dict[str, Any]:
 def catalogue() -> str:
     """How many GPUs and models there are, and what is wrong with others that packages add."""
     from joulecast.model.architecture.hf import model_names
-    from joulecast.model.hardware.catalogue import broken_gpus, gpu_names
+    from joulecast.model.hardware.catalogue import all_gpus
 
-    return "; ".join([f"{len(gpu_names())} GPUs, {len(model_names())} models", *map(str, broken_gpus())])
+    names, broken = all_gpus()
+    return "; ".join([f"{len(names)} GPUs, {len(model_names())} models", *map(str, broken)])
 
 
 def abilities(present: set[str], cards: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -17,10 +17,11 @@ def register(app: typer.Typer) -> None:
 
 def list_gpus(json: bool, csv: bool) -> None:
     """Print the catalogue of GPUs; of those that cannot be read standard error tells, and the exit status."""
-    from joulecast.model.hardware.catalogue import broken_gpus, gpu_names, gpu_package, load_gpu
+    from joulecast.model.hardware.catalogue import all_gpus, gpu_package, load_gpu
 
     rows = []
-    for name in gpu_names():
+    names, broken = all_gpus()
+    for name in names:
         gpu = load_gpu(name)
         rows.append(
             {
@@ -39,7 +40,7 @@ def list_gpus(json: bool, csv: bool) -> None:
     if not (json or csv):
         rows = [_short(row) for row in rows]
     output.print_rows(rows, as_json=json, as_csv=csv)
-    if broken := broken_gpus():
+    if broken:
         for error in broken:
             output.progress(f"error: {error}")
         raise typer.Exit(broken[0].exit_status)

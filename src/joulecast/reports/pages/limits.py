@@ -68,7 +68,7 @@ def limits_page(points: Sequence[JobPoint], found: Mapping[str, Any], plan: Plan
     return Page("Power limits", kicker, says, more, figures, [*sections, *_origin(plan)])
 
 
-def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None = None) -> Page:
+def rank_limits_page(front: RankLimitFront, plan: Plan, eta: float | None) -> Page:
     """Page of power limits for each pipeline rank, beside one limit for all."""
     fastest = front.points[0]
     weight = USUAL_WEIGHT if eta is None else eta

@@ -84,7 +84,7 @@ def answer(iteration: Iteration) -> str:
     )
 
 
-def more(iteration: Iteration, front: Front | None = None) -> str:
+def more(iteration: Iteration, front: Front | None) -> str:
     """Where most of the energy goes, how much of the time is lost, and what other clocks would save."""
     parts = sorted(iteration.energy_by_component_j.items(), key=lambda item: -item[1])
     largest = " and ".join(f"{word(n)} ({percent(e / iteration.energy_j, 2)})" for n, e in parts[:2])
