@@ -73,6 +73,10 @@ class TestComponentsAndInterleaving:
         assert profile.components["hbm"][1].power_w == pytest.approx(0.25 * mean, rel=POWER)
         assert profile.components["xcd"][1].power_w == pytest.approx(0.6 * mean, rel=POWER)
 
+    def test_the_end_of_runs_weighs_kernels_by_their_time(self, profile):
+        mean = (300.0 * 150 + 600.0 * 250) / 400
+        assert [trial.power_w for trial in profile.trials] == pytest.approx([mean] * len(profile.trials), rel=POWER)
+
     def test_a_slow_sensor_does_not_invent_the_kernels_apart(self):
         kernels = (SimulatedKernel("a", 0.3e-3, ((1.0, 300.0),)), SimulatedKernel("b", 0.5e-3, ((1.0, 600.0),)))
         profile = take(Truth(kernels, rise=0.0), [SLOW], 0, runs=60)
