@@ -5,6 +5,7 @@ import pytest
 
 from joulecast.calibrate.power_profile.analysis import mean_power
 from joulecast.calibrate.power_profile.clocks import fit_clock
+from joulecast.calibrate.power_profile.evaluate import _steady_execution
 from joulecast.calibrate.power_profile.golden import golden_runs
 from joulecast.calibrate.power_profile.guidance import guidance_for
 from joulecast.calibrate.power_profile.inverse import Estimate, solve
@@ -14,7 +15,7 @@ from joulecast.calibrate.power_profile.protocol import Channel, ClockRead, Run
 from joulecast.calibrate.power_profile.readings import readings_of
 from joulecast.calibrate.power_profile.resolve import resolve
 from joulecast.calibrate.power_profile.response import response_rows
-from joulecast.calibrate.power_profile.steady import EndPower, find_steady_power, steady_execution
+from joulecast.calibrate.power_profile.steady import EndPower, SteadyPower, find_steady_power, steady_execution
 from joulecast.calibrate.power_profile.trend import fit_trend
 from joulecast.errors import InputError, MeasurementError, UnknownNameError
 
@@ -235,6 +236,14 @@ def test_what_repeats_is_told_by_all_of_its_repeats():
     assert (once.resolved, often.resolved) == (False, True)
     assert often.over_s == pytest.approx(4e-3)
     assert often.standard_error_w == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("settled", "error_w", "known"), [(True, 14.0, True), (True, 16.0, False), (False, 1.0, False)])
+def test_the_end_of_longer_runs_is_the_later_half_of_their_executions(settled, error_w, known):
+    end = EndPower(5, 500.0, error_w, 1e-3)
+    time_s, passes, power, moment = _steady_execution(None, SteadyPower(4, settled, (end,)), {}, end)
+    assert (time_s, passes, power.resolved, moment) == (1e-3, 4, known, None)
+    assert power.over_s == pytest.approx(2e-3)
 
 
 class TestSteady:

@@ -48,6 +48,13 @@ def test_an_averaging_logger_of_1_millisecond_resolves_less_and_says_so():
     assert profile.ssp.power_w == pytest.approx(KERNEL.mean_power_w, rel=POWER)
 
 
+@pytest.mark.parametrize(("share", "told"), [(0.9, True), (0.98, False)])
+def test_sensors_of_the_whole_card_are_held_against_each_other(share, told):
+    sensors = [LOGGER, replace(LOGGER, name="history", share=share)]
+    profile = take(Truth((KERNEL,), rise=0.0), sensors, 0, runs=40, longest_run_s=0.02)
+    assert any("disagree about steady power: history" in line for line in profile.warnings) is told
+
+
 class TestComponentsAndInterleaving:
     @pytest.fixture(scope="class")
     @classmethod
