@@ -238,7 +238,9 @@ def test_what_repeats_is_told_by_all_of_its_repeats():
     assert often.standard_error_w == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("settled", "error_w", "known"), [(True, 14.0, True), (True, 16.0, False), (False, 1.0, False)])
+@pytest.mark.parametrize(
+    ("settled", "error_w", "known"), [(True, 14.0, True), (True, 16.0, False), (False, 1.0, False)]
+)
 def test_the_end_of_longer_runs_is_the_later_half_of_their_executions(settled, error_w, known):
     end = EndPower(5, 500.0, error_w, 1e-3)
     time_s, passes, power, moment = _steady_execution(None, SteadyPower(4, settled, (end,)), {}, end)
