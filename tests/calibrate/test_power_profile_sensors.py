@@ -2,9 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from simulated_bench import AVERAGED, LOGGER, SimulatedSensor, take
+from simulated_bench import AVERAGED, LOGGER, SimulatedBench, SimulatedSensor, take
 from simulated_truth import SimulatedKernel, Transient, Truth
+
+from joulecast.calibrate.power_profile.clocks import fit_clock
+from joulecast.calibrate.power_profile.layout import Layout
+from joulecast.calibrate.power_profile.readings import readings_of
+from joulecast.calibrate.power_profile.response import Misfit
+from joulecast.calibrate.power_profile.sensor import find_sensor
 
 pytest.importorskip("scipy")
 
@@ -27,6 +34,17 @@ def test_a_window_that_is_not_told_is_found():
     assert sensor.window_s == pytest.approx(25e-3, abs=1e-3)
     assert sensor.lag_s == pytest.approx(12e-3, abs=1e-3)
     assert profile.ssp.power_w == pytest.approx(570.0, rel=0.03)
+
+
+def test_what_is_left_unexplained_is_told_for_the_readings_beyond_what_is_fitted():
+    truth = Truth((SimulatedKernel("kernel", 0.4e-3, ((1.0, 570.0),)),), outlier_share=0.0)
+    series = SimulatedBench(truth, [replace(AVERAGED, noise=0.01, tells_window=False)]).series(150, [0.05] * 8)
+    clock, layout = fit_clock(series.clock_reads), Layout(np.array([0.0, 0.5, 1.0]) * 150, np.array([]), np.zeros(1), 1)
+    fit = find_sensor(series.channels, [clock], layout, [series])
+    found, pieces = readings_of(series.channels[0]), layout.segments(series.runs, np.ones(8, dtype=bool))
+    left = Misfit([found], [clock], [pieces], layout)(fit.window_s, fit.lag_s)
+    assert layout.size == 3  # powers, beside window and lag
+    assert fit.misfit == pytest.approx(np.sqrt(left / (len(found.power_w) - 5)) / found.power_w.max())
 
 
 @pytest.mark.parametrize("poll_s", [2e-3, 4e-3])
