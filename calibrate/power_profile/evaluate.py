@@ -95,7 +95,9 @@ def _steady_execution(
         return end.pass_s, steady.passes, ssp, None
     ssp = ssp_power(analysis, curves)
     moment = time_to_steady(analysis, curves, ssp) if steady.settled else None
-    return analysis.pass_s, analysis.plan.ssp, ssp, moment
+    # A board that holds its power slows down on the way there: what counts is how long executions take then.
+    executions = 1 if analysis.plan.folded else analysis.plan.passes - analysis.plan.ssp
+    return ssp.over_s / executions, analysis.plan.ssp, ssp, moment
 
 
 def _disagreement(analysis: Analysis) -> tuple[str, ...]:

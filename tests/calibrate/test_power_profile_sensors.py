@@ -102,6 +102,16 @@ class TestComponentsAndInterleaving:
         mean = (300.0 * 150 + 600.0 * 250) / 400
         assert [trial.power_w for trial in profile.trials] == pytest.approx([mean] * len(profile.trials), rel=POWER)
 
+    def test_times_and_energies_are_those_of_steady_power(self):
+        """A board at its limit slows down while power settles: the first executions take a tenth less."""
+        kernels = (SimulatedKernel("a", 150e-6, ((1.0, 300.0),)), SimulatedKernel("b", 250e-6, ((1.0, 600.0),)))
+        truth = Truth(kernels, rise=0.15, rise_s=2e-3, warm_up=(1.25, 1.1, 1.03, *[0.9] * 6))
+        profile = take(truth, [LOGGER], 1, runs=60, longest_run_s=0.02)
+        assert profile.execution_s == pytest.approx(400e-6, rel=0.003)
+        assert profile.energy_j == pytest.approx(0.195, rel=0.01)
+        assert [share.time_s for share in profile.shares] == pytest.approx([150e-6, 250e-6], rel=0.003)
+        assert [share.energy_j for share in profile.shares] == pytest.approx([0.045, 0.15], rel=POWER)
+
     def test_a_slow_sensor_does_not_invent_the_kernels_apart(self):
         kernels = (SimulatedKernel("a", 0.3e-3, ((1.0, 300.0),)), SimulatedKernel("b", 0.5e-3, ((1.0, 600.0),)))
         profile = take(Truth(kernels, rise=0.0), [SLOW], 0, runs=60)
