@@ -239,6 +239,10 @@ def test_flops_of_passes() -> None:
     pairs = {"objective": "dpo", "reference": "copy"}
     assert transformer_flops(TRAIN | pairs) == pytest.approx(2 * whole)
     assert transformer_flops(TRAIN | pairs | {"reference": "precomputed"}) == pytest.approx(2 * plain)
+    forward = 2 * 8 * 4096 * 8.03e9 / 4  # of a teacher of 8.03 billion parameters, on a quarter of the GPUs' layers
+    taught = {"objective": "distillation", "teacher": "llama-3.1-8b"}
+    assert transformer_flops(TRAIN | taught) == pytest.approx(plain + forward, rel=1e-3)
+    assert transformer_flops(TRAIN | taught | {"recompute": "full"}) == pytest.approx(again + forward, rel=1e-3)
 
 
 def test_flops_of_a_block() -> None:
