@@ -201,6 +201,7 @@ def test_calibrate_rows_scores_the_others() -> None:
     result = run_suite("kernels", RECORDED / "kernels_steady.jsonl", calibrate_rows=10, predict=oracle, fit=fit)
     assert used == [10]
     assert len(result.rows) == 65
+    assert "10 rows of the data, scored on the others, 11 of them near-duplicates of those" in result.protocol
     run_suite("collectives", RECORDED, fit_rows=RECORDED / "kernels_steady.jsonl", predict=oracle, fit=fit)
     assert used == [10, 75]
 
