@@ -9,6 +9,7 @@ from pathlib import Path
 
 from joulecast.calibrate.fit.unclocked import is_unclocked
 from joulecast.calibrate.rows.measured import Row, of_card, read_rows, recorded_rows
+from joulecast.calibrate.rows.operators import group_key
 from joulecast.calibrate.sessions.duration import clock
 from joulecast.errors import DataError, InputError, UnknownNameError, counted
 from joulecast.model.hardware.catalogue import load_gpu
@@ -84,8 +85,7 @@ def run_suite(
         training, _ = _of_card(read_rows(fit_rows), base)
         answers, protocol = predict(fit(training, base), mine), f"fitted on {fit_rows}"
     elif calibrate_rows is not None:
-        mine, answers = _calibrated(mine, calibrate_rows, base, predict, fit)
-        protocol = f"fitted on {calibrate_rows} rows of the data, scored on the others"
+        mine, answers, protocol = _calibrated(mine, calibrate_rows, base, predict, fit)
     else:
         answers, protocol = predict(base, mine), "description as it is"
     return _result(chosen, base, mine, answers, skipped, protocol)
@@ -212,11 +212,14 @@ def _cross_validate(
 
 def _calibrated(
     rows: Sequence[Row], count: int, base: GpuDescription, predict: Predict, fit: Fit
-) -> tuple[list[Row], list[Answer]]:
+) -> tuple[list[Row], list[Answer], str]:
     chosen = set(folds.evenly_chosen(rows, count))
-    description = fit([rows[i] for i in sorted(chosen)], base)
+    training = [rows[i] for i in sorted(chosen)]
     rest = [row for i, row in enumerate(rows) if i not in chosen]
-    return rest, predict(description, rest)
+    groups = {group_key(row.configuration) for row in training}
+    alike = len(rest) - len(folds.without_groups(rest, groups))
+    protocol = f"fitted on {count} rows of the data, scored on the others, {alike} of them near-duplicates of those"
+    return rest, predict(fit(training, base), rest), protocol
 
 
 def _result(

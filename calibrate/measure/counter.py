@@ -27,6 +27,8 @@ _JITTERS_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
 _LATEST = 1.1
 #: How far energies of steps at steady power are off whole numbers of the usual one.
 _STEADY = 0.1
+#: A counter that moved between more than this share of the readings is current at each.
+_CURRENT = 0.9
 #: Fewest steps that make a grid.
 _LEAST_STEPS = 5
 #: A counter that does not move for so long under way stands still [s].
@@ -58,6 +60,8 @@ class Steps:
         Standard error of the time from the first to the last step [s].
     regular
         Whether the steps lie on a grid.
+    current
+        Whether the counter moves from reading to reading, and shows the energy of each reading's own time.
     """
 
     time_s: Array
@@ -67,6 +71,7 @@ class Steps:
     step_s: float
     length_error_s: float
     regular: bool
+    current: bool = False
 
     def __len__(self) -> int:
         return len(self.time_s)
@@ -89,16 +94,17 @@ def counter_steps(samples: Sequence[Sample], start_s: float, end_s: float) -> St
     low, high = time[after - 1], time[after]
     if len(after) < 2:
         return Steps(high, energy[after], np.arange(len(after), dtype=np.float64), after, math.nan, math.nan, False)
-    # A counter that moves from reading to reading shows the energy of each reading's own time.
-    fast = len(after) > 0.9 * (after[-1] - after[0])
+    fast = len(after) > _CURRENT * (after[-1] - after[0])
     grid = _grid(low, high, energy[after], with_rhythm=not fast) if len(after) >= _LEAST_STEPS else None
     if grid is not None:
         when = grid.start_s + grid.step_s * grid.order
         return Steps(when, energy[after], grid.order, after, grid.step_s, grid.error_s, True)
     moved = high if fast else 0.5 * (low + high)
-    error = float(np.mean(high - low)) * math.sqrt(2.0 / 12.0)
+    # What a current counter shows is younger than the shortest times between two readings.
+    late = np.quantile(high - low, 1.0 - _CURRENT) if fast else np.mean(high - low)
+    error = float(late) * math.sqrt(2.0 / 12.0)
     step = float(moved[-1] - moved[0]) / (len(moved) - 1)
-    return Steps(moved, energy[after], np.arange(len(after), dtype=np.float64), after, step, error, False)
+    return Steps(moved, energy[after], np.arange(len(after), dtype=np.float64), after, step, error, False, fast)
 
 
 @dataclass(frozen=True, eq=False)

@@ -235,7 +235,7 @@ def _counter_error(steps: Steps, first: int, last: int, period_s: float) -> floa
     length = float(steps.time_s[last] - steps.time_s[first])
     timing = steps.length_error_s / length
     found = batch_error(power, size)
-    if not steps.regular and math.isfinite(found):
+    if not (steps.regular or steps.current) and math.isfinite(found):
         # Each batch's own length is as uncertain as the whole window's, but these errors cancel in the sum.
         batches = count // size
         found = math.sqrt(max(found**2 - (timing * batches) ** 2 / batches, 0.0))

@@ -193,6 +193,7 @@ def shares_of(analysis: Analysis, curves: dict[str, Curve], names: Sequence[str]
             mine = (starts >= index) & (starts < index + 1)
             weights[analysis.layout.cycle_bins] = np.where(mine, analysis.width_s[analysis.layout.cycle_bins], 0.0)
             power = mean_power(analysis.estimate, weights, curves["ssp"].resolution_s)
+            duration = power.over_s
             if power.resolved:
                 shares.append(KernelShare(names[index], duration, power, power.power_w * duration))
                 continue

@@ -97,7 +97,7 @@ def layout_of(plan: Plan, kernel_s: Array) -> Layout:
 
 
 def later_part(first: int, passes: int, kernel_s: Array, wanted_s: float, rest_s: float) -> tuple[Layout, Array]:
-    """Few bins for the mean power of the passes from ``first`` on, and the time of each bin in them, to scale.
+    """Few bins for the mean power of the passes from ``first`` on, and the time of each bin in them [s].
 
     Where the sensor looks into executions, those passes are laid over each other, so that it does not matter which part
     of them was read. Otherwise both parts are cut so finely that the window's edges see the power that they should.
@@ -107,14 +107,21 @@ def later_part(first: int, passes: int, kernel_s: Array, wanted_s: float, rest_s
     if looks_inside(pass_s, wanted_s):
         layout = Layout(np.array([0.0, first]) * kernels, pass_edges(kernel_s, pass_s / PARTS), rest, kernels)
         weights = np.zeros(layout.size)
-        weights[layout.cycle_bins] = np.diff(layout.cycle_edges)
+        weights[layout.cycle_bins] = np.diff(_time_at(layout.cycle_edges, kernel_s))
         return layout, weights
     width = max(wanted_s / 2, passes * pass_s / (2 * PARTS)) / pass_s
     before = even_edges(0.0, first, width)[:-1]
     layout = Layout(np.append(before, even_edges(first, passes, width)) * kernels, np.array([]), rest, kernels)
     weights = np.zeros(layout.size)
-    weights[len(before) : layout.run_bins.stop] = np.diff(layout.run_edges)[len(before) :]
+    weights[len(before) : layout.run_bins.stop] = np.diff(_time_at(layout.run_edges, kernel_s))[len(before) :]
     return layout, weights
+
+
+def _time_at(place: Array, kernel_s: Array) -> Array:
+    """Time at places counted in kernels, of passes of kernels that take so long [s]."""
+    passes, kernels = np.divmod(place, len(kernel_s))
+    ends = np.concatenate([[0.0], np.cumsum(kernel_s)])
+    return np.asarray(passes * ends[-1] + np.interp(kernels, np.arange(len(ends)), ends), dtype=np.float64)
 
 
 def pass_edges(kernel_s: Array, width_s: float) -> Array:

@@ -98,7 +98,7 @@ class Dataset:
         return mean
 
     def kernel_times(self, keep: NDArray[np.bool_]) -> Array:
-        """Shape (kernels,): duration of each kernel of a pass after the warm-up, mean over runs [s]."""
+        """Shape (kernels,): each kernel's duration soon after the warm-up, median over passes and runs [s]."""
         passes = min(self.passes, max(self.first + 1, 10))
         runs = [run for run, kept in zip(self.runs, keep, strict=True) if kept]
         steps = np.arange(float(self.first * self.kernels), passes * self.kernels + 1)

@@ -91,11 +91,13 @@ def _steady_execution(
     """Time of an execution [s], executions until power is steady, its power then, and when that is reached [s]."""
     if end is not None:
         known = steady.settled and end.standard_error_w <= SURE * end.power_w
-        ssp = MeanPower(end.power_w, end.standard_error_w, end.pass_s * (end.passes - end.passes // 2), known)
+        ssp = MeanPower(end.power_w, end.standard_error_w, end.pass_s * (end.passes // 2), known)
         return end.pass_s, steady.passes, ssp, None
     ssp = ssp_power(analysis, curves)
     moment = time_to_steady(analysis, curves, ssp) if steady.settled else None
-    return analysis.pass_s, analysis.plan.ssp, ssp, moment
+    # A board that holds its power slows down on the way there: what counts is how long executions take then.
+    executions = 1 if analysis.plan.folded else analysis.plan.passes - analysis.plan.ssp
+    return ssp.over_s / executions, analysis.plan.ssp, ssp, moment
 
 
 def _disagreement(analysis: Analysis) -> tuple[str, ...]:

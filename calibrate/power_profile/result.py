@@ -127,7 +127,7 @@ class PowerProfile:
     runs, golden_runs, passes
         Runs taken, runs kept, executions of each.
     execution_s
-        Of the golden runs, once times are steady.
+        Of the golden runs, once power is steady, or else of the longest runs' later half.
     sse_index, ssp_index
         First execution (from 0) of steady time; executions after which power was steady.
     sse, ssp

@@ -126,9 +126,8 @@ def find_sensor(
     period = float(np.mean([readings.period_s for readings in found]))
     window, lag = _search(misfit, period if fixed else max(period, LONGEST_WINDOW_S), period if fixed else None)
     power = np.concatenate([readings.power_w for readings in found])
-    count = len(power)
     best = misfit(window, lag)
-    variance = best / max(count - layout.size, 1)
+    variance = best / max(len(power) - layout.size - (1 if fixed else 2), 1)  # lag, and window, are fitted as well
     top = float(np.max(power))
     if best > 0.5 * float(np.sum((power - power.mean()) ** 2)):
         raise MeasurementError(

@@ -169,7 +169,7 @@ def fit_job(job: PipelineJob, readings: PlanReadings, plans: Sequence[int]) -> F
         ftol=1e-6,
         gtol=1e-6,
     )
-    excess = float(np.sum(found.fun**2)) / max(1, len(found.fun) - len(found.x))
+    excess = float(np.sum(found.fun**2)) / max(1, problem.known)  # as many priors as parameters
     covariance = np.linalg.inv(found.jac.T @ found.jac) * max(1.0, excess)
     root: Float = np.asarray(np.linalg.cholesky(0.5 * (covariance + covariance.T)), dtype=np.float64)
     return FittedJob(problem.form, np.asarray(found.x), root, iteration, tuple(chosen))
@@ -207,6 +207,11 @@ class _Problem:
         stage = np.concatenate([times.transpose(1, 0, 2).reshape(len(log_time), -1), energy.T], axis=1)
         form = CurveForm(job, log_time, reference)
         return cls(form, share, readings.iteration_time_s[chosen], stage, total)
+
+    @property
+    def known(self) -> int:
+        """How many readings there are."""
+        return int(np.isfinite(self.stage).sum() + np.isfinite(self.total_j).sum())
 
     def residuals(self, z: Float) -> Float:
         """All residuals; 0 where there is no reading."""

@@ -139,3 +139,11 @@ def test_a_locked_clock_above_the_boards_limit_is_not_reached():
     assert settled.x[1, 0] == pytest.approx(settled.x[2, 0], rel=1e-3) and settled.x[1, 0] < 0.95
     value = respond(clocks, card, work, given)
     assert np.exp(value[1:, 1]) == pytest.approx(180.0, rel=1e-3)
+
+
+def test_neighbouring_clocks_deviate_alike_from_the_smooth_voltage():
+    covariance = np.linalg.inv(p.card_prior("clock")[1][len(p.CARD) :, len(p.CARD) :])
+    spread = np.sqrt(np.diag(covariance))
+    assert spread == pytest.approx(p.DEVIATION_SD, rel=0.01)
+    alike = np.diag(covariance, 1) / (spread[1:] * spread[:-1])
+    assert alike == pytest.approx(np.full(len(p.KNOTS) - 1, np.exp(-0.5 * (0.1 / p.DEVIATION_LENGTH) ** 2)), rel=0.01)

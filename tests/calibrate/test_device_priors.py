@@ -26,6 +26,7 @@ def test_priors_follow_the_hardware_and_grow_with_the_distance():
     here, there = (priors_for(read_gpu(name).device) for name in ("h200-sxm", "a100-sxm-80gb"))
     name = "power.tensor_pj_per_flop.bf16"
     assert there.power[name].start == pytest.approx(1.25 * here.power[name].start)
+    assert there.power[name].upper == pytest.approx(1.25 * here.power[name].upper)
     assert there.power[name].rel_sd == pytest.approx((0.3**2 + 0.25**2) ** 0.5)
     eta = "kernel.attention.flash-attention-2.forward.eta"
     assert there.time[eta].start == pytest.approx(2 * here.time[eta].start)

@@ -102,6 +102,21 @@ def test_a_counter_that_is_always_current_is_read_at_the_readings():
     assert (steps.energy_j[-1] - steps.energy_j[0]) / length == pytest.approx(700.0, rel=1e-3)
 
 
+def test_the_error_of_a_counter_that_is_always_current_is_what_power_scatters():
+    off, stated = [], []
+    for seed in range(30):
+        levels = 700.0 + 35.0 * np.random.default_rng(seed).normal(size=120)
+
+        def power(time_s, levels=levels):
+            return levels[int(time_s / 0.05) + 5]
+
+        window = cut_window(readings(step_s=1e-3, power=power, phase_s=0.0, seed=seed), 1.0, 3.75, SETTINGS)
+        off.append(window.power_w / 700.0 - 1.0)
+        stated.append(window.power_error)
+    assert math.sqrt(np.mean(np.square(stated))) == pytest.approx(math.sqrt(np.mean(np.square(off))), rel=0.25)
+    assert np.median(stated) > 0.005
+
+
 def test_an_irregular_counter_is_not_put_on_a_grid():
     random = np.random.default_rng(3)
     ticks = np.cumsum(random.uniform(0.03, 0.2, 60))

@@ -53,6 +53,8 @@ class TestLimitedCard:
         assert profile.energy_j == pytest.approx(SETTLED_W * 1.39e-3, rel=0.01)
         # The end of runs counts from their middle on.
         assert profile.ssp_index * 1.39e-3 > 1.0
+        longest = max(trial.passes for trial in profile.trials)
+        assert profile.ssp.over_s == pytest.approx(longest // 2 * 1.39e-3, rel=0.01)
 
     def test_the_overshoot_and_the_plateau_are_recovered(self, measured):
         curve = measured[0].curves["run"]
@@ -74,7 +76,8 @@ def test_a_short_budget_ends_with_what_is_known(budget_s):
     assert bench.now_s() - begin <= budget_s
     assert any("the time ended after" in line for line in profile.warnings)
     assert profile.curves["run"].power_w.size
-    # What it calls settled is.
+    # What it calls settled is, and of the rest it does not say that it knows the steady power.
+    assert profile.settled or not profile.ssp.resolved
     assert not profile.settled or profile.ssp.power_w == pytest.approx(SETTLED_W, rel=0.03)
 
 

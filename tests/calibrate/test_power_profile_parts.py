@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 
+from joulecast.calibrate.power_profile.analysis import mean_power
 from joulecast.calibrate.power_profile.clocks import fit_clock
+from joulecast.calibrate.power_profile.evaluate import _steady_execution
 from joulecast.calibrate.power_profile.golden import golden_runs
 from joulecast.calibrate.power_profile.guidance import guidance_for
-from joulecast.calibrate.power_profile.inverse import solve
+from joulecast.calibrate.power_profile.inverse import Estimate, solve
 from joulecast.calibrate.power_profile.kernels import kernel_benchmark
 from joulecast.calibrate.power_profile.layout import OUTSIDE, Layout, rest_edges
 from joulecast.calibrate.power_profile.protocol import Channel, ClockRead, Run
 from joulecast.calibrate.power_profile.readings import readings_of
 from joulecast.calibrate.power_profile.resolve import resolve
 from joulecast.calibrate.power_profile.response import response_rows
-from joulecast.calibrate.power_profile.steady import EndPower, find_steady_power, steady_execution
+from joulecast.calibrate.power_profile.steady import EndPower, SteadyPower, find_steady_power, steady_execution
 from joulecast.calibrate.power_profile.trend import fit_trend
 from joulecast.errors import InputError, MeasurementError, UnknownNameError
 
@@ -99,6 +101,8 @@ class TestReadings:
         assert found.period_s == pytest.approx(0.1002, rel=5e-5)
         beyond = (found.times_s - 0.0345) / 0.1002
         assert np.abs(beyond - np.round(beyond)).max() * 0.1002 < 1e-3
+        off = np.sqrt(np.mean((beyond - np.round(beyond)) ** 2)) * 0.1002
+        assert 0.3 < off / found.timing_error_s < 3.0
         assert found.power_w == pytest.approx(np.sin(37.0 * np.round(beyond)))
 
     def test_values_that_repeat_are_readings_too(self):
@@ -179,13 +183,16 @@ class TestInverse:
 
     def test_noise_and_errors_are_judged_rightly(self):
         true = 500.0 + 50.0 * np.sin(np.arange(20) / 3.0)
-        scores, noises = [], []
+        scores, noises, means = [], [], []
         for seed in range(20):
             rows, random = self.system(1.5, 400, seed)
             readings = rows @ true + random.normal(0.0, 4.0, 400)
             found = solve(rows, readings, [slice(0, 20)], np.zeros(400, dtype=int))
             scores.append((found.power_w - true) / np.sqrt(np.diag(found.covariance)))
             noises.append(found.noise_w[0])
+            mean, error = found.mean(self.WIDTH)
+            means.append((mean - true.mean()) / error)
+        assert np.std(means) == pytest.approx(1.0, abs=0.4)
         assert np.std(scores) == pytest.approx(1.0, abs=0.2)
         assert np.mean(noises) == pytest.approx(4.0, rel=0.05)
 
@@ -221,6 +228,24 @@ class TestInverse:
         assert resolution(0.5, 2.0) == pytest.approx(1.0, abs=0.3)
         assert resolution(5.0, 2.0) > resolution(0.5, 2.0)
         assert resolution(1.5, 20.0) > 1.5 * resolution(1.5, 2.0)
+
+
+def test_what_repeats_is_told_by_all_of_its_repeats():
+    known = Estimate(np.full(4, 500.0), np.eye(4), np.eye(4), np.ones(1))
+    once, often = (mean_power(known, np.full(4, 1e-3), 10e-3, repeats) for repeats in (1.0, 3.0))
+    assert (once.resolved, often.resolved) == (False, True)
+    assert often.over_s == pytest.approx(4e-3)
+    assert often.standard_error_w == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("settled", "error_w", "known"), [(True, 14.0, True), (True, 16.0, False), (False, 1.0, False)]
+)
+def test_the_end_of_longer_runs_is_the_later_half_of_their_executions(settled, error_w, known):
+    end = EndPower(5, 500.0, error_w, 1e-3)
+    time_s, passes, power, moment = _steady_execution(None, SteadyPower(4, settled, (end,)), {}, end)
+    assert (time_s, passes, power.resolved, moment) == (1e-3, 4, known, None)
+    assert power.over_s == pytest.approx(2e-3)
 
 
 class TestSteady:

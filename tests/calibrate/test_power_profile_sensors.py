@@ -2,9 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from simulated_bench import AVERAGED, LOGGER, SimulatedSensor, take
+from simulated_bench import AVERAGED, LOGGER, SimulatedBench, SimulatedSensor, take
 from simulated_truth import SimulatedKernel, Transient, Truth
+
+from joulecast.calibrate.power_profile.clocks import fit_clock
+from joulecast.calibrate.power_profile.layout import Layout
+from joulecast.calibrate.power_profile.readings import readings_of
+from joulecast.calibrate.power_profile.response import Misfit
+from joulecast.calibrate.power_profile.sensor import find_sensor
 
 pytest.importorskip("scipy")
 
@@ -29,6 +36,17 @@ def test_a_window_that_is_not_told_is_found():
     assert profile.ssp.power_w == pytest.approx(570.0, rel=0.03)
 
 
+def test_what_is_left_unexplained_is_told_for_the_readings_beyond_what_is_fitted():
+    truth = Truth((SimulatedKernel("kernel", 0.4e-3, ((1.0, 570.0),)),), outlier_share=0.0)
+    series = SimulatedBench(truth, [replace(AVERAGED, noise=0.01, tells_window=False)]).series(150, [0.05] * 8)
+    clock, layout = fit_clock(series.clock_reads), Layout(np.array([0.0, 0.5, 1.0]) * 150, np.array([]), np.zeros(1), 1)
+    fit = find_sensor(series.channels, [clock], layout, [series])
+    found, pieces = readings_of(series.channels[0]), layout.segments(series.runs, np.ones(8, dtype=bool))
+    left = Misfit([found], [clock], [pieces], layout)(fit.window_s, fit.lag_s)
+    assert layout.size == 3  # powers, beside window and lag
+    assert fit.misfit == pytest.approx(np.sqrt(left / (len(found.power_w) - 5)) / found.power_w.max())
+
+
 @pytest.mark.parametrize("poll_s", [2e-3, 4e-3])
 def test_a_sensor_that_is_faster_than_its_reads_is_learnt(poll_s):
     profile = take(TRUTH, [replace(LOGGER, window_s=1e-3, tells_window=False, poll_s=poll_s)], 2, runs=300)
@@ -46,6 +64,13 @@ def test_an_averaging_logger_of_1_millisecond_resolves_less_and_says_so():
     assert all(curve.resolution_s > 3 * TIME_S for curve in profile.curves.values())
     assert any("inside an execution" in line for line in profile.unresolved)
     assert profile.ssp.power_w == pytest.approx(KERNEL.mean_power_w, rel=POWER)
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.9, True), (0.98, False)])
+def test_sensors_of_the_whole_card_are_held_against_each_other(share, told):
+    sensors = [LOGGER, replace(LOGGER, name="history", share=share)]
+    profile = take(Truth((KERNEL,), rise=0.0), sensors, 0, runs=40, longest_run_s=0.02)
+    assert any("disagree about steady power: history" in line for line in profile.warnings) is told
 
 
 class TestComponentsAndInterleaving:
@@ -72,6 +97,20 @@ class TestComponentsAndInterleaving:
         mean = (300.0 * 150 + 600.0 * 250) / 400
         assert profile.components["hbm"][1].power_w == pytest.approx(0.25 * mean, rel=POWER)
         assert profile.components["xcd"][1].power_w == pytest.approx(0.6 * mean, rel=POWER)
+
+    def test_the_end_of_runs_weighs_kernels_by_their_time(self, profile):
+        mean = (300.0 * 150 + 600.0 * 250) / 400
+        assert [trial.power_w for trial in profile.trials] == pytest.approx([mean] * len(profile.trials), rel=POWER)
+
+    def test_times_and_energies_are_those_of_steady_power(self):
+        """A board at its limit slows down while power settles: the first executions take a tenth less."""
+        kernels = (SimulatedKernel("a", 150e-6, ((1.0, 300.0),)), SimulatedKernel("b", 250e-6, ((1.0, 600.0),)))
+        truth = Truth(kernels, rise=0.15, rise_s=2e-3, warm_up=(1.25, 1.1, 1.03, *[0.9] * 6))
+        profile = take(truth, [LOGGER], 1, runs=60, longest_run_s=0.02)
+        assert profile.execution_s == pytest.approx(400e-6, rel=0.003)
+        assert profile.energy_j == pytest.approx(0.195, rel=0.01)
+        assert [share.time_s for share in profile.shares] == pytest.approx([150e-6, 250e-6], rel=0.003)
+        assert [share.energy_j for share in profile.shares] == pytest.approx([0.045, 0.15], rel=POWER)
 
     def test_a_slow_sensor_does_not_invent_the_kernels_apart(self):
         kernels = (SimulatedKernel("a", 0.3e-3, ((1.0, 300.0),)), SimulatedKernel("b", 0.5e-3, ((1.0, 600.0),)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,26 @@ def test_configuration_never_holds_a_measurement(tmp_path: Path) -> None:
         keys = {key.removesuffix("_per_gpu") for key in row.configuration}
         assert not keys & MEASURED_FIELDS
         assert not any(key.startswith("measured_") for key in keys)
+
+
+def test_sizes_that_few_rows_have_are_read() -> None:
+    product = operator_of(GEMM | {"batch": 3}).operators[0]
+    tiled = operator_of(
+        GEMM | {"op": "tile_gemm", "tile_m": 64, "tile_n": 64, "tile_k": 32, "warps": 4, "stages": 3, "split_k": 5}
+    ).operators[0]
+    assert isinstance(product, Gemm) and product.batch == 3
+    assert isinstance(tiled, Gemm) and tiled.tile == Tile(64, 64, 32, 4, 3, 5)
+    shape = {"B": 1, "Hq": 8, "Hkv": 8, "S": 512, "D": 192, "Dv": 128}
+    heads = operator_of({"op": "flash_attn", **shape, "backend": "FLASH_ATTENTION", "direction": "fwd"}).operators[0]
+    assert isinstance(heads, Attention) and (heads.head_dim, heads.value_dim) == (160, 128)
+
+
+def test_how_much_of_the_time_work_between_pauses_takes() -> None:
+    pulses = operator_of(GEMM | {"op": "pulse", "busy_s": 1.5, "idle_s": 0.5})
+    assert pulses.busy_share == 0.75 and not pulses.is_single and not pulses.is_sequence
+    assert operator_of({"op": "duty", "duty": 1.0}).is_single
+    paused = replace(operator_of({"op": "interleave", "n8": 1, "nv": 2}), busy_share=0.5)
+    assert not paused.is_sequence and replace(paused, busy_share=1.0).is_sequence
 
 
 def test_sums_and_means_over_gpus(tmp_path: Path) -> None:

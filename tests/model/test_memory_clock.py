@@ -8,7 +8,7 @@ import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.power.memory_clock import at_memory_clock
+from joulecast.model.power.memory_clock import BACKGROUND_SHARE, at_memory_clock
 
 
 def test_a_lower_memory_clock_slows_copies_in_proportion_and_saves_static_power() -> None:
@@ -19,7 +19,8 @@ def test_a_lower_memory_clock_slows_copies_in_proportion_and_saves_static_power(
     half = gpu.predict(copy, clock_mhz=1200, memory_clock_mhz=top / 2)
     assert half.time_s / full.time_s == pytest.approx(2.0, rel=0.05)
     model = gpu_model(load_gpu("a40"))
-    assert at_memory_clock(top / 2, model)["power.static_w"] < model["power.static_w"]
+    saved = 1.0 - at_memory_clock(top / 4, model)["power.static_w"] / model["power.static_w"]
+    assert saved == pytest.approx(0.75 * BACKGROUND_SHARE)
     assert at_memory_clock(top, model) is model
 
 

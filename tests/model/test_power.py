@@ -11,8 +11,10 @@ from joulecast.model.power.kernel_power import (
     COMPONENTS,
     REFERENCE_TEMPERATURE_C,
     at_clock,
+    clock_tree_power_w,
     idle_power_w,
     kernel_time_s,
+    static_power_at_w,
     static_power_w,
 )
 
@@ -67,6 +69,20 @@ def test_dynamic_energy_follows_the_square_of_the_voltage(costs, h200):
     assert slow.components_j["tensor"] == pytest.approx(ratio * high.components_j["tensor"])
     assert slow.components_j["hbm"] == pytest.approx(high.components_j["hbm"])
     assert slow.components_j["link"] == pytest.approx(high.components_j["link"])
+
+
+def test_a_hungrier_card_pays_for_its_chip_and_its_memory(costs, h200):
+    own = h200.with_values({"power.card_core": 1.1, "power.card_memory": 1.3})
+    usual, hungry = (at_clock(costs, 1500.0, gpu).components_j for gpu in (h200, own))
+    factors = {"hbm": 1.3, "link": 1.0, **dict.fromkeys(("clock", "sm", "tensor", "vector", "onchip"), 1.1)}
+    assert all(hungry[c] == pytest.approx(factor * usual[c]) for c, factor in factors.items())
+    assert clock_tree_power_w(1500.0, own) == pytest.approx(1.1 * clock_tree_power_w(1500.0, h200))
+
+
+def test_leakage_at_a_temperature_is_that_of_the_power_that_brings_it(h200):
+    static = static_power_w(500.0, h200)
+    warm = h200["power.inlet_c"] + h200["power.thermal_resistance_k_per_w"] * (500.0 + static)
+    assert static_power_at_w(warm, h200) == pytest.approx(static)
 
 
 def test_static_power_solves_for_the_temperature_that_it_brings(h200):

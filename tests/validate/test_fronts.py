@@ -55,6 +55,8 @@ def test_figures():
     result = run_suite("fronts", FOLDER)
     assert not result.skipped
     summary = result.summary
+    fronts = {row.row.name.rpartition(", plan ")[0] for row in result.rows}
+    assert summary["fastest plan of each front"]["rows"] == len(fronts)
     assert summary["megatron, relative to the fastest"]["time_error_percent"] < 2.3
     assert summary["megatron, relative to the fastest"]["energy_error_percent"] < 2.8
     for relative in ("megatron, relative to the fastest", "nano-batches, relative to the fastest"):

@@ -300,6 +300,18 @@ def test_a_fit_needs_readings():
         fit_job(job, replace(nothing, iteration_time_s=np.ones(2)), [0, 1])
 
 
+def test_plans_without_readings_make_a_fit_no_surer():
+    random = np.random.default_rng(5)
+    time, energy = random.uniform(0.04, 0.05, (3, 2, 2)), random.uniform(28.0, 31.0, (3, 2))
+    few = PlanReadings(np.full(3, 0.4), energy.sum(axis=1), energy, time)
+    many = PlanReadings(*(np.concatenate([each, np.full_like(each, np.nan)]) for each in vars(few).values()))
+    many = replace(many, iteration_time_s=np.full(6, 0.4))
+    clocks = [1005, 1200, 1410]
+    alone, beside = fit_job(small_job(clocks), few, range(3)), fit_job(small_job(2 * clocks), many, range(6))
+    assert beside.parameters == pytest.approx(alone.parameters, abs=1e-3)
+    assert beside.root @ beside.root.T == pytest.approx(alone.root @ alone.root.T, rel=1e-2, abs=1e-6)
+
+
 def test_many_variants_at_once_are_the_same_as_one_by_one():
     job = small_job([1000 + 15 * k for k in range(60)])
     time = np.linspace(0.01, 0.02, 7 * 4 * 60).reshape(7, 2, 2, 60)

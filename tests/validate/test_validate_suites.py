@@ -201,6 +201,7 @@ def test_calibrate_rows_scores_the_others() -> None:
     result = run_suite("kernels", RECORDED / "kernels_steady.jsonl", calibrate_rows=10, predict=oracle, fit=fit)
     assert used == [10]
     assert len(result.rows) == 65
+    assert "10 rows of the data, scored on the others, 11 of them near-duplicates of those" in result.protocol
     run_suite("collectives", RECORDED, fit_rows=RECORDED / "kernels_steady.jsonl", predict=oracle, fit=fit)
     assert used == [10, 75]
 
@@ -239,6 +240,10 @@ def test_flops_of_passes() -> None:
     pairs = {"objective": "dpo", "reference": "copy"}
     assert transformer_flops(TRAIN | pairs) == pytest.approx(2 * whole)
     assert transformer_flops(TRAIN | pairs | {"reference": "precomputed"}) == pytest.approx(2 * plain)
+    forward = 2 * 8 * 4096 * 8.03e9 / 4  # of a teacher of 8.03 billion parameters, on a quarter of the GPUs' layers
+    taught = {"objective": "distillation", "teacher": "llama-3.1-8b"}
+    assert transformer_flops(TRAIN | taught) == pytest.approx(plain + forward, rel=1e-3)
+    assert transformer_flops(TRAIN | taught | {"recompute": "full"}) == pytest.approx(again + forward, rel=1e-3)
 
 
 def test_flops_of_a_block() -> None:

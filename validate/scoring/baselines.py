@@ -145,9 +145,7 @@ def transformer_flops(configuration: Mapping[str, Any]) -> float:
     head = 2 * tokens * hidden * (1.0 if objective == "reward" else float(get("vocab") or 0))
     compared = 1 if get("reference") in ("copy", "adapters-off") else 0
     compared = 1 + 2 * compared if objective == "kto" else compared + bool(get("old_log_probabilities"))
-    if get("teacher"):
-        taught = 2.0 * tokens * load_model(str(get("teacher"))).parameters
-        return taught + 3 * (layer * float(get("layers") or 0) + head)
+    taught = 2 * tokens * load_model(str(get("teacher"))).parameters if get("teacher") else 0
     passes = compared + (4 if get("recompute") == "full" else 3)
     shared = float(get("tp") or 1) * float(get("pp") or 1) * float(get("cp") or 1)
-    return (passes * layer * float(get("layers") or 0) + (3 + compared) * head) / shared
+    return (taught + passes * layer * float(get("layers") or 0) + (3 + compared) * head) / shared
