@@ -414,10 +414,15 @@ def test_settings_of_accelerate(tmp_path, old, new, key, expected):
 @pytest.mark.parametrize(
     "kept", ["sharding_strategy: SHARD_GRAD_OP", "sharding_strategy: 2", "reshard_after_forward: false"]
 )
-def test_parameters_that_stay_gathered_are_told(tmp_path, kept):
-    found = convert(tmp_path, COMMAND, config=FSDP.replace("sharding_strategy: FULL_SHARD", kept))
-    assert found.tables["parallelism"] == {"fsdp": True, "fsdp_sync_each_batch": False}
-    assert any("stay gathered" in warning for warning in found.warnings)
+def test_parameters_that_stay_gathered(tmp_path, kept):
+    """A plan says so; of experts it cannot, which is told."""
+    config = FSDP.replace("sharding_strategy: FULL_SHARD", kept)
+    found, usual = convert(tmp_path, COMMAND, config=config), convert(tmp_path, COMMAND, config=FSDP)
+    assert found.tables["parallelism"] == usual.tables["parallelism"] | {"fsdp_reshard_after_forward": False}
+    assert not any("stay gathered" in warning for warning in found.warnings)
+    experts = convert(tmp_path, COMMAND.replace("meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1"), config=config)
+    assert experts.tables["parallelism"] == usual.tables["parallelism"]
+    assert any("stay gathered" in warning for warning in experts.warnings)
 
 
 @pytest.mark.parametrize(
