@@ -173,7 +173,7 @@ def outside_layers_bytes(config: ModelConfig, implementation: Implementation, fi
 
 @lru_cache(maxsize=4096)
 def waiting_bytes(stage: Stage) -> tuple[float, float]:
-    """Layers that wait gathered for their backward: beyond the one that is whole anyway before it, and the two in it."""
+    """Layers that wait gathered for their backward, beyond the one that is whole before it and the two within it."""
     each = [_gathered(layer, stage.implementation).weights for layer, count in stage.kinds() for _ in range(count)]
     largest = sorted(each, reverse=True)
     return sum(largest[1:]), sum(largest[WHOLE_LAYERS:])

@@ -34,6 +34,9 @@ BASE: dict[str, Any] = {
 }
 
 
+WAY = "parallelism__fsdp_reshard_after_forward"
+
+
 def plan(**values: Any) -> Plan:
     return plan_from_dict(changed(BASE, values))
 
@@ -90,8 +93,7 @@ def test_layers_of_one_stage_wait_whole_for_their_backward() -> None:
     alone = {"parallelism__pipeline_model_parallel_size": 1, "schedule__name": "none"}
     for batch in (32, 16):  # two micro-batches and one
         kept, again = (
-            footprint_of(plan(**alone, workload__global_batch_size=batch, parallelism__fsdp_reshard_after_forward=way), 0)
-            for way in (False, True)
+            footprint_of(plan(**alone, **{"workload__global_batch_size": batch, WAY: way}), 0) for way in (False, True)
         )
         elements = sum(p.elements for p in stage_parameters(plan(**alone), 0))
         assert kept.gathered == DTYPE_BYTES["bf16"] * elements > again.gathered

@@ -420,7 +420,8 @@ def test_parameters_that_stay_gathered(tmp_path, kept):
     found, usual = convert(tmp_path, COMMAND, config=config), convert(tmp_path, COMMAND, config=FSDP)
     assert found.tables["parallelism"] == usual.tables["parallelism"] | {"fsdp_reshard_after_forward": False}
     assert not any("stay gathered" in warning for warning in found.warnings)
-    experts = convert(tmp_path, COMMAND.replace("meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1"), config=config)
+    mixtral = COMMAND.replace("meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1")
+    experts = convert(tmp_path, mixtral, config=config)
     assert experts.tables["parallelism"] == usual.tables["parallelism"]
     assert any("stay gathered" in warning for warning in experts.warnings)
 
