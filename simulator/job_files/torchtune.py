@@ -95,7 +95,11 @@ def torchtune_command_draft(command: Command, asked: Asked, file: str) -> Draft:
             f"{name} is torchtune's own configuration, which is not here", file=file, line=line, remedy=remedy
         )
     config = replace(named_settings(name, file, "--config", options.line("config")), over=options)
-    launch = Launch(1, None, recipe, line) if recipe.endswith("single_device") else read_launch(command.words[:place])
+    launch = (
+        Launch(1, None, recipe, line)
+        if recipe.endswith("single_device")
+        else read_launch(command.words[:place], command.environment)
+    )
     return torchtune_draft(config, launch, asked, file)
 
 

@@ -91,6 +91,12 @@ def test_every_key_says_its_file_and_line(tmp_path):
         ("--packing", '--deepspeed \'{"zero_optimization": {"stage": 1}}\'', "parallelism.distributed_optimizer", True),
         ("accelerate launch --config_file fsdp.yaml", "torchrun --nproc_per_node 8 --nnodes 4", "cluster.gpus", 32),
         ("accelerate launch --config_file fsdp.yaml", "deepspeed --include=localhost:0,3", "cluster.gpus", 2),
+        (
+            "accelerate launch --config_file fsdp.yaml train.py",
+            "deepspeed --num_gpus 4 --module a.b",
+            "cluster.gpus",
+            4,
+        ),
         ("accelerate launch --config_file fsdp.yaml", "CUDA_VISIBLE_DEVICES=0,1 deepspeed", "cluster.gpus", 2),
         ("adamw_torch_fused", "adamw_hf", "implementation.optimizer", "adamw-for-loop"),
         ("--learning_rate 2e-5", "--max_grad_norm 0", "implementation.gradient_clipping", False),
