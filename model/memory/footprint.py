@@ -339,7 +339,8 @@ def shortfall(footprint: MemoryFootprint, capacity_bytes: float) -> str:
     }
     largest = max(parts, key=lambda k: parts[k])
     excess = footprint.total_bytes - capacity_bytes
+    digits = 1 if excess >= 0.05e9 else 3
     return (
-        f"needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
-        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)"
+        f"needs {footprint.total_bytes / 1e9:.{digits}f} GB a GPU, {excess / 1e9:.{digits}f} GB more than the "
+        f"{capacity_bytes / 1e9:.{digits}f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)"
     )

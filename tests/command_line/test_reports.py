@@ -275,7 +275,9 @@ def test_limits_of_a_job_show_every_weight_and_batch_size(tmp_path, examples, ca
 def test_a_gpu_without_a_known_node_says_so_in_place_of_a_site(examples):
     iteration = jc.predict(examples / PLAN, ["cluster.gpu=h800-sxm"])
     assert iteration.site is None
-    assert "<p>No node type is known for h800-sxm; set <code>cluster.node</code>.</p>" in predict_page(iteration).html()
+    assert "<p>No node type is usual for h800-sxm; set <code>cluster.node</code>.</p>" in predict_page(iteration).html()
+    page = predict_page(jc.predict(examples / PLAN, ["cluster.gpu=l40s", "workload.layers=8"])).html()
+    assert "<p>No node type is usual for l40s; set <code>cluster.node</code> (l40s-pair, or your own).</p>" in page
 
 
 def test_what_was_not_measured_is_not_drawn():
