@@ -67,6 +67,10 @@ def test_the_answer_stands_first(html, iteration):
     assert f"{iteration.power_w / 4:.0f} W a GPU" in first
 
 
+def test_what_a_front_of_several_gpus_saves_is_of_cards_that_are_alike(html):
+    assert "of the energy without taking longer if its cards are alike." in html
+
+
 def test_every_number_of_the_gpu_has_its_source(html, iteration):
     for row in iteration.description.rows():
         assert f"<td>{row.name}</td>" in html
