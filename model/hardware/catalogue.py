@@ -84,6 +84,11 @@ def node_names() -> list[str]:
     return _built_in("nodes")
 
 
+def nodes_of(gpu: str) -> list[str]:
+    """Names of the shipped node types that hold a GPU of the catalogue, sorted."""
+    return [name for name in node_names() if load_node(name).text("gpu") == gpu]
+
+
 def load_network(name_or_path: str | Path) -> Facts:
     """A network by catalogue name or from a file."""
     return _load_facts("network", str(name_or_path))

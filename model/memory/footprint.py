@@ -34,6 +34,7 @@ from joulecast.model.memory.states import (
     outside_layers_bytes,
     parameter_bytes,
     reference_bytes,
+    waiting_bytes,
     weights_bytes,
     whole_throughout_bytes,
 )
@@ -156,10 +157,13 @@ def memory_footprint(
         at_step += temporary
     transient = max(transient, at_step - kept - outputs - buffers, rounded_forward_bytes(one, stage))
     whole = gathered_by_fsdp_bytes(stage, split) if split.splits_parameters else (0.0, 0.0, 0.0)
+    waiting = waiting_bytes(stage) if split.wait_gathered and split.splits_parameters else (0.0, 0.0)
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(stage)
     else:
-        gathered, gradients = _gathered_and_gradients(own_bytes, whole, kept, transient, one, rank, split, temporary)
+        gathered, gradients = _gathered_and_gradients(
+            own_bytes, whole, waiting, kept, transient, one, rank, split, temporary
+        )
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
@@ -211,6 +215,7 @@ def _stack_bytes(
 def _gathered_and_gradients(
     gradients: float,
     whole: tuple[float, float, float],
+    waiting: tuple[float, float],
     kept: float,
     transient: float,
     one: MicroBatchBytes,
@@ -220,18 +225,19 @@ def _gathered_and_gradients(
 ) -> tuple[float, float]:
     """What FSDP holds whole when memory is fullest, and the gradients of one GPU that are there then.
 
-    ``gradients`` are all that it has, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``kept`` are activations;
-    ``temporary`` is what the optimizer's step needs beside all gradients.
+    ``gradients`` are all that it has, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``waiting`` what
+    :func:`waiting_bytes` does of layers that nothing gathers again; ``kept`` are activations; ``temporary`` is what the
+    optimizer's step needs beside all gradients.
     """
     implementation = one.shard.implementation
-    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
+    gathered = gathered_at_peak(whole, transient, one, rank, waiting) if split.splits_parameters else 0.0
     if implementation.framework != "megatron":
         counted = transient + gathered
         in_backward = whole[1] + one.backward_transient - counted, whole[2]
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
         gradients = gradients_at_peak(
-            gradients, kept, in_backward, one, rank, split, max(of_table, temporary) - counted
+            gradients, kept, in_backward, one, rank, split, max(of_table, temporary) - counted, waiting[1]
         )
     return gathered + (_compared_root_bytes(one.shard, rank) if split.splits_parameters else 0.0), gradients
 
@@ -333,7 +339,8 @@ def shortfall(footprint: MemoryFootprint, capacity_bytes: float) -> str:
     }
     largest = max(parts, key=lambda k: parts[k])
     excess = footprint.total_bytes - capacity_bytes
+    digits = 1 if excess >= 0.05e9 else 3
     return (
-        f"needs {footprint.total_bytes / 1e9:.1f} GB a GPU, {excess / 1e9:.1f} GB more than the "
-        f"{capacity_bytes / 1e9:.1f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)"
+        f"needs {footprint.total_bytes / 1e9:.{digits}f} GB a GPU, {excess / 1e9:.{digits}f} GB more than the "
+        f"{capacity_bytes / 1e9:.{digits}f} GB it has (most: {largest}, {parts[largest] / 1e9:.1f} GB)"
     )

@@ -26,6 +26,7 @@ def gradients_at_peak(
     rank: PipelineRank,
     split: StateShards,
     of_table: float = 0.0,
+    waiting: float = 0.0,
 ) -> float:
     """PyTorch's gradients that are there when memory is fullest.
 
@@ -41,6 +42,8 @@ def gradients_at_peak(
     of_table
         What the embedding's backward (:func:`beside_table_bytes`) or the optimizer's step holds beside all gradients
         beyond what is counted as such.
+    waiting
+        Layers that wait gathered for their backward when the last one's begins, beyond what it holds.
     """
     run, config = one.shard.implementation, one.shard.config
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
@@ -49,7 +52,7 @@ def gradients_at_peak(
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
     head = local_vocabulary(config.vocab, head_is_split(run), run) * config.hidden * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
-    begun = head - one.ends + max(0.0, further - one.layer)
+    begun = head - one.ends + max(0.0, further - one.layer) + waiting
     first_layer = gradients - later + one.layer - kept + further
     return max(0.0, max(begun, first_layer) + at_once, gradients - kept + of_table)
 
@@ -97,12 +100,14 @@ def gathered_at_peak(
     transient: float,
     one: MicroBatchBytes,
     rank: PipelineRank,
+    waiting: tuple[float, float] = (0.0, 0.0),
 ) -> float:
     """What FSDP holds whole beyond the rest, ``transient`` included, when memory is fullest.
 
     That is between forward and backward, unless a layer's backward holds more than that of the loss has freed by then,
     as measured on two and four H200s (`validate/recorded/h200_sxm/train_sharded.jsonl`, `train_second.jsonl`), or at
-    the end. In PyTorch a second layer's gradients come when what the first one kept is gone.
+    the end, when no layer waits gathered for its backward. In PyTorch a second layer's gradients come when what the
+    first one kept is gone.
     """
     between, during, further = whole
     if one.shard.implementation.framework == "megatron":
@@ -111,9 +116,10 @@ def gathered_at_peak(
     if not rank.last:
         return during
     read = reference_transient_bytes(one.shard)
-    compared = between + read if read else 0.0
+    compared = between + waiting[0] + read if read else 0.0
     freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
-    moments = [between + one.loss_transient, compared, during + one.backward_transient - freed, transient]
+    scored, computed = between + waiting[0] + one.loss_transient, during + waiting[1] + one.backward_transient - freed
+    moments = [scored, compared, computed, transient]
     if transient > max(one.backward_transient, one.loss_transient):  # what is outside of the layers comes last
         moments.append(between + transient)
     return max(moments) - transient

@@ -31,7 +31,8 @@ class StateShards:
 
     ``gradient_copies`` of all gradients lie in PyTorch's memory throughout: two with buckets, 0 where they come and go
     (:func:`joulecast.model.memory.moments.gradient_copies`).
-    Parameters that ``stay_gathered`` are whole throughout a step, and so are their gradients in the type of their sums.
+    Parameters that ``stay_gathered`` are whole throughout a step, and so are their gradients in the type of their sums;
+    layers ``wait_gathered`` from their forward to their backward.
     Gradients that ``add_up_whole`` are split in the last micro-batch's backward alone.
     """
 
@@ -43,6 +44,7 @@ class StateShards:
     expert_optimizer: int = 1
     gradient_copies: int = 0
     stay_gathered: bool = False
+    wait_gathered: bool = False
     add_up_whole: bool = False
 
     @property
@@ -167,6 +169,14 @@ def outside_layers_bytes(config: ModelConfig, implementation: Implementation, fi
     """Gathered parameters of embedding, final norm and head, as far as a GPU has them."""
     outside = parameters_of_stage(config, implementation, 0, first=first, last=last)
     return _gathered(outside_layers(outside), implementation).weights
+
+
+@lru_cache(maxsize=4096)
+def waiting_bytes(stage: Stage) -> tuple[float, float]:
+    """Layers that wait gathered for their backward, beyond the one that is whole before it and the two within it."""
+    each = [_gathered(layer, stage.implementation).weights for layer, count in stage.kinds() for _ in range(count)]
+    largest = sorted(each, reverse=True)
+    return sum(largest[1:]), sum(largest[WHOLE_LAYERS:])
 
 
 @lru_cache(maxsize=4096)

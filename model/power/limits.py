@@ -133,7 +133,7 @@ def group_lag(
     members: int,
     gpu: GpuModel,
     node_spread: float = 0.0,
-    locked_mhz: float | None = None,
+    locked_mhz: Array | None = None,
 ) -> Array:
     """Relative distance of the pace of a group from its mean clock, at each mean clock.
 
@@ -151,7 +151,8 @@ def group_lag(
     node_spread
         Relative standard deviation of clocks between nodes, where they are on several.
     locked_mhz
-        The highest clock that a plan sets, which those that the limit spares hold alike.
+        The clock that a plan sets, which those that the limit spares hold alike; of several instructions each its own,
+        shape ``(types, 1)``, and the answer is of shape ``(types, clocks)``.
     """
     highest = gpu.max_clock_mhz if locked_mhz is None else locked_mhz
     wander = min(slowest_of(in_step), FURTHEST) * gpu["governor.wander"]
@@ -180,7 +181,7 @@ def card_lag_at_lock(lag: Array, limit_share: float) -> Array:
     return np.clip(((1.0 + POWER_EXPONENT * lag) * limit_share - 1.0) / POWER_EXPONENT, 0.0, lag)
 
 
-def _freedom(clocks_mhz: Array, highest_mhz: float, gpu: GpuModel) -> Array:
+def _freedom(clocks_mhz: Array, highest_mhz: Array | float, gpu: GpuModel) -> Array:
     """From 0 at the highest clock that boards may take to 1 from :data:`FULL_WANDER` below it on."""
     return np.clip((highest_mhz - clocks_mhz) / gpu.max_clock_mhz / FULL_WANDER, 0.0, 1.0)
 

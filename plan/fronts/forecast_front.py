@@ -125,6 +125,11 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 def _notes(plan: Plan, space: FrontSpace, blocks_chosen: bool) -> list[str]:
     """What a front takes for granted."""
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
+    if plan.tp * plan.replicas > 1:
+        notes.append(
+            "cards are taken to be alike; where clocks are near the limit, predict has GPUs wait for the slowest card, "
+            "and the same clocks take longer there"
+        )
     if blocks_chosen:
         notes.append("where GPUs communicate, each instruction chooses its thread blocks too (overlap.comm_ctas)")
     if space.overlap:

@@ -24,14 +24,16 @@ MOST_NAMED = 8
 
 
 def missing_values(space: Space, combinations: Combinations, rows: Sequence[Row]) -> dict[tuple[int, int], str]:
-    """Why values that the space states are in no row, by axis and place; clusters without a plan are told elsewhere."""
+    """Why values that the space states are in no row, by axis and place; of clusters, that are told elsewhere, only why
+    no plan can have them."""
     held = combinations.index[[row["plan"] for row in rows]]
     deepest = max(rows, key=lambda row: row.get(PP, 1))["plan"]  # one stage would be what is wrong with several chunks
     found = {}
     for axis, (key, stated) in enumerate(space.axes):
-        if stated is None or key in cluster_keys(space):
+        if stated is None:
             continue
-        for place in np.setdiff1d(combinations.index[:, axis], held[:, axis]).tolist():
+        tried = [] if key in cluster_keys(space) else np.setdiff1d(combinations.index[:, axis], held[:, axis]).tolist()
+        for place in tried:
             numbers = np.flatnonzero(combinations.index[:, axis] == place).tolist()
             errors = [refusal(space, combinations.of(n)) for n in numbers[:MOST_LOOKED_AT]]
             refused = next((error for error in errors if error is not None), None)

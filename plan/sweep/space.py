@@ -148,9 +148,9 @@ def load_space(path: str | Path, overrides: Sequence[str] = ()) -> Space:
     return _space(*read_toml(path, overrides))
 
 
-def space_from_dict(tables: Mapping[str, Any]) -> Space:
+def space_from_dict(tables: Mapping[str, Any], overrides: Sequence[str] = ()) -> Space:
     """A space from tables as they would stand in a SPACE.toml."""
-    copied, keys = apply_overrides(tables, ())
+    copied, keys = apply_overrides(tables, overrides)
     return _space(copied, Source(None, "", keys))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.simulator.instructions.clock_columns import highest_locked_mhz
+from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.plan_file.parts import Cluster, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_file.placement import ends_fabric, ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
@@ -108,7 +108,7 @@ def tail_key(plan: Plan) -> tuple[object, ...]:
 
 def pace_key(plan: Plan) -> tuple[object, ...]:
     """All that the pace of a plan's groups depends on, beside their clocks."""
-    return (ranks_in_step(plan), plan.tp * plan.replicas, plan.cluster, highest_locked_mhz(plan))
+    return (ranks_in_step(plan), plan.tp * plan.replicas, plan.cluster, is_locked(plan))
 
 
 def stage_plan(plan: Plan) -> Plan:

@@ -108,7 +108,7 @@ def work_of(plans: Sequence[Plan], layout: Layout, parts: Parts) -> Work:
     highest = _highest_clocks(plans, layout, parts.gpu.max_clock_mhz)
     share = _limit_share(plans, layout, parts, stages, tails, highest)
     locked = share <= 1.0
-    _keep_pace(stages, tails, plans, layout, parts, share)
+    _keep_pace(stages, tails, plans, layout, parts, share, highest)
     tails, drain_s = tails[layout.tails.index], drain_s[layout.tails.index]
     for added in overlapped_communication(plans, layout, parts, stages.time_s):
         tails.time_s[added.rows] += added.time_s
@@ -212,7 +212,13 @@ def _highest_power_w(
 
 
 def _keep_pace(
-    stages: Amounts, tails: Amounts, plans: Sequence[Plan], layout: Layout, parts: Parts, limit_share: Array
+    stages: Amounts,
+    tails: Amounts,
+    plans: Sequence[Plan],
+    layout: Layout,
+    parts: Parts,
+    limit_share: Array,
+    highest: HighestClocks,
 ) -> None:
     """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
     groups: dict[object, list[int]] = {}
@@ -221,16 +227,17 @@ def _keep_pace(
         groups.setdefault((pace_key(plan), locked), []).append(number)
     for members in groups.values():
         plan, share = plans[members[0]], float(limit_share[members[0]])
-        clocks = parts.clocks_mhz
-        lag = lag_at_lock(plan, clocks, parts.gpu, share) if share <= 1.0 else lag_of(plan, clocks, parts.gpu)
-        if not lag.any():
-            continue
         within = np.zeros(len(plans), dtype=bool)
         within[members] = True
         of_stages, of_tails = (within[layout.plan_of_rank[rows.rank]] for rows in (layout.stages, layout.tails))
-        for kind in range(len(layout.often)):
-            _stretch(stages[kind], of_stages, lag, parts)
-        _stretch(tails, of_tails, lag, parts)
+        each = [(stages[kind], of_stages, highest.stage_mhz[kind]) for kind in range(len(layout.often))]
+        for amounts, rows, top_mhz in (*each, (tails, of_tails, highest.tail_mhz[layout.tails.rank])):
+            if share <= 1.0:
+                lag = lag_at_lock(plan, parts.clocks_mhz, parts.gpu, share)
+            else:
+                lag = lag_of(plan, parts.clocks_mhz, parts.gpu, top_mhz[rows][:, None])
+            if lag.any():
+                _stretch(amounts, rows, lag, parts)
 
 
 def _stretch(amounts: Amounts, rows: Bool, lag: Array, parts: Parts) -> None:

@@ -8,7 +8,7 @@ sensor average over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,10 +35,19 @@ class PowerOverTime:
         Length of a step [s].
     power_w
         Mean power in each step, shape ``(steps, stages)`` [W].
+    iteration_w
+        Mean power of the iterations where steps do not fill them, shape ``(stages,)`` [W].
     """
 
     step_s: float
     power_w: Float
+    iteration_w: Float | None = None
+
+    @property
+    def mean(self) -> PowerOverTime:
+        """The mean power of the iterations, as one step."""
+        mean = self.power_w.mean(axis=0) if self.iteration_w is None else self.iteration_w
+        return PowerOverTime(self.step_s * len(self.power_w), mean[None, :])
 
     def group_w(self, gpus_of_stage: Int) -> Float:
         """Power of groups of GPUs in step, shape ``(steps, groups)`` [W].
@@ -52,7 +61,8 @@ def power_of_iterations(steady: SteadyState) -> PowerOverTime:
     """Power over the iterations that count."""
     prepared, result = steady.prepared, steady.result
     if not prepared.locked:
-        return power_by_ticks(result, steady.warm_up)
+        mean = steady.energy_j() / steady.step_time_s
+        return replace(power_by_ticks(result, steady.warm_up), iteration_w=mean)
     clocks = result.clock_index[0]
     ranks = list(zip(prepared.tables, prepared.program.ranks, clocks, strict=True))
     energy = [table.energy_j[list(run.order), clock] for table, run, clock in ranks]
@@ -157,10 +167,14 @@ class Spread:
     peak_w_p95: float | None = None
 
 
-def spread_of(power_w: Float) -> Spread:
-    """Spread of the group with the highest peak; ``power_w`` has shape ``(steps, groups)`` [W]."""
-    ordered = np.sort(power_w[:, int(power_w.max(axis=0).argmax())])
+def spread_of(power_w: Float, mean_w: Float) -> Spread:
+    """Spread of the group with the highest peak.
+
+    ``power_w`` has shape ``(steps, groups)``, their means ``mean_w`` ``(1, groups)`` [W].
+    """
+    highest = int(power_w.max(axis=0).argmax())
+    ordered = np.sort(power_w[:, highest])
     last = len(ordered) - 1
     # As np.percentile, which would import numpy.ma: it costs more than all the rest.
     p50, p95, p99 = np.interp([0.5 * last, 0.95 * last, 0.99 * last], np.arange(last + 1), ordered).tolist()
-    return Spread(float(ordered.mean()), p50, p95, p99, float(ordered[-1]))
+    return Spread(float(mean_w[0, highest]), p50, p95, p99, float(ordered[-1]))

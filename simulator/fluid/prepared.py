@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.clock_columns import (
     at_columns,
     clock_columns,
-    highest_locked_mhz,
     is_locked,
     locked_index,
     mean_power_w,
@@ -38,6 +37,8 @@ from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 
 Array = NDArray[np.float64]
+#: How far the slowest of a group lies behind, of instructions with these highest clocks, shape ``(types, 1)`` [MHz].
+Lag = Callable[[Array], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +112,7 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     if program.transfers:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
 
-    def tabulated(lag: Array | None, *, locked: bool = False) -> Prepared:
+    def tabulated(lag: Lag | None, *, locked: bool = False) -> Prepared:
         """With ranks that wait for the slowest of their groups, or all alike."""
         tables, columns = _tables(program, kernels, gpu, peaks, lag, governed)
         return Prepared(program, kernels, tables, columns, limits, gpu, transfer, locked, waits)
@@ -123,13 +124,18 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
         share = float((_highest_power_w(alike) / settled_power_w(limits, gpu)).max())
         if share <= 1.0:
             lag = lag_at_lock(plan, gpu.clocks_mhz, gpu, share)
-            return tabulated(lag, locked=True) if lag.any() else alike
-    return tabulated(lag_of(plan, gpu.clocks_mhz, gpu))
+            return tabulated(lambda _: lag, locked=True) if lag.any() else alike
+    return tabulated(lambda highest: lag_of(plan, gpu.clocks_mhz, gpu, highest))
 
 
-def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
-    """How far the slowest GPU of a group lies below its mean clock, at each mean clock, shape ``(clocks,)`` [1]."""
-    return group_lag(clocks_mhz, ranks_in_step(plan), *_members(plan, gpu), highest_locked_mhz(plan))
+def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel, highest_mhz: Array | None = None) -> Array:
+    """How far the slowest GPU of a group lies below its mean clock, at each mean clock [1].
+
+    Of shape ``(clocks,)``, or ``(types, clocks)`` where the plan sets all clocks: each instruction wanders below its
+    own alone, ``highest_mhz`` of shape ``(types, 1)``.
+    """
+    locked = highest_mhz if is_locked(plan) else None
+    return group_lag(clocks_mhz, ranks_in_step(plan), *_members(plan, gpu), locked)
 
 
 def lag_at_lock(plan: Plan, clocks_mhz: Array, gpu: GpuModel, limit_share: float) -> Array:
@@ -150,23 +156,24 @@ def _tables(
     kernels: Sequence[Kernels],
     gpu: GpuModel,
     peaks_w: Sequence[float],
-    lag: Array | None,
+    lag: Lag | None,
     governed: bool,
 ) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
     """Tables and columns of every rank; instructions keep to the plan's clocks where ``governed``."""
     tables, columns = [], []
     alone: dict[object, InstructionTable] = {}  # of ranks that run the same instructions
     limits = dict(program.plan.power.component_limits_w)
-    top = np.array(len(gpu.clocks_mhz) - 1)
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
     for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
-        if (peak, run.types) not in alone:
+        top = np.full(len(run.types), len(gpu.clocks_mhz) - 1)
+        highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
+        key = peak, run.types, tuple(highest.tolist())
+        if key not in alone:
             beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
             of_tower = host_s(program.plan, gpu, of_towers(run.types)) if program.plan.workload.images else None
-            made = instruction_table(run.types, own, gpu, lag, beside, taken_s[peak], host, of_tower)
-            alone[peak, run.types] = made
-        table = with_overlapped_buckets(alone[peak, run.types], run.order, run.overlapped, own, gpu)
-        highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
+            behind = lag and lag(gpu.clocks_mhz[highest][:, None])
+            alone[key] = instruction_table(run.types, own, gpu, behind, beside, taken_s[peak], host, of_tower)
+        table = with_overlapped_buckets(alone[key], run.order, run.overlapped, own, gpu)
         if limits:
             table, ceiling = limited(table, gpu.clocks_mhz, limits, gpu)
             highest = np.minimum(highest, index_below(gpu.clocks_mhz, ceiling))

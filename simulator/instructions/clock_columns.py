@@ -67,11 +67,6 @@ def is_locked(plan: Plan) -> bool:
     return all(plan.power.clock_mhz(0, name) is not None for name in names)
 
 
-def highest_locked_mhz(plan: Plan) -> float | None:
-    """The highest clock of all that the plan sets, ``None`` where it leaves some to the governor [MHz]."""
-    return max(max(clocks) for _, clocks in plan.power.clocks_mhz) if is_locked(plan) else None
-
-
 def clock_columns(table: InstructionTable, locked: Int, peak_w: float) -> Int:
     """Clock index at which each type runs at each clock index of the governor, shape ``(types, clocks)``.
 

@@ -105,6 +105,7 @@ def state_shards(plan: Plan) -> StateShards:
         return StateShards(
             *(rest, rest, rest, experts, experts, experts),
             stay_gathered=stays_gathered(plan),
+            wait_gathered=not split.fsdp_reshard_after_forward,
             add_up_whole=not split.fsdp_sync_each_batch and plan.microbatches > 1,
         )
     buckets = plan.overlap.grad_reduce == "overlapped" and not _steps_main_parameters(plan)

@@ -285,10 +285,12 @@ def at_pace(compute_s: Array, clocks_mhz: Array, lag: Array) -> Array:
     clocks_mhz
         The grid, shape ``(clocks,)`` [MHz].
     lag
-        How far the slowest lies below each mean clock, shape ``(clocks,)`` [1].
+        How far the slowest lies below each mean clock, shape ``(clocks,)`` or of each type ``(types, clocks)`` [1].
     """
     slow = clocks_mhz * (1.0 - lag)
     upper = np.minimum(np.maximum(np.searchsorted(clocks_mhz, slow), 1), len(clocks_mhz) - 1)
     share = (slow - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])
-    pace = compute_s[:, upper - 1] + share * (compute_s[:, upper] - compute_s[:, upper - 1])
+    rows = np.arange(len(compute_s))[:, None]
+    below = compute_s[rows, upper - 1]
+    pace = below + share * (compute_s[rows, upper] - below)
     return np.asarray(np.maximum(pace, compute_s))

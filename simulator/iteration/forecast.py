@@ -118,7 +118,8 @@ def _framework_assumptions(prepared: Prepared, time_s: float, slow_host: float) 
     """
     plan, gpu = prepared.program.plan, prepared.gpu
     if (one := launch_s(plan, gpu)) > 0:
-        said = [f"a launch takes the host {1e6 * one:.0f} us, for which the GPU waits where its kernels are shorter"]
+        what = "a module" if plan.implementation.framework == "megatron" else "a kernel"
+        said = [f"{what} takes the host {1e6 * one:.0f} us to launch; the GPU waits where what it launches is shorter"]
         if slow_host > 0 and plan.implementation.host_launch_us is None:
             said.append(
                 f"in layers of experts the GPU waits for it: with a host that needs {1e6 * SLOW_MODULES_S:.0f} us, the "

@@ -47,18 +47,17 @@ def power_spread(
     size = min(model.gpus_per_node, plan.cluster.gpus_per_node)
     whole = model.gpus_per_node / size  # a node that the job shares is one whose other GPUs do the same
 
-    def outlet(gpus: int) -> Array:
-        """Power at the outlet of groups of nodes with so many GPUs of the job, shape ``(steps, groups)``."""
+    def outlet(gpus: int) -> list[Array]:
+        """Power at the outlet of groups of nodes with so many GPUs of the job, ``(steps, groups)``, and its means."""
         groups = groups_of_stages(plan.pp, per_stage, gpus)
         nodes = groups.sum(axis=1) / size
-        mean_dc = over_time.group_w(groups) / nodes * whole + rest
-        return np.asarray(model.ac_w(mean_dc) * nodes)
+        mean_dc = (of.group_w(groups) / nodes * whole + rest for of in (over_time, over_time.mean))
+        return [np.asarray(model.ac_w(one) * nodes) for one in mean_dc]
 
-    found = {"gpu": spread_of(over_time.power_w), "node": spread_of(outlet(size))}
+    found = {"gpu": spread_of(over_time.power_w, over_time.mean.power_w), "node": spread_of(*outlet(size))}
     if plan.site.nodes_per_rack is not None:
-        found["rack"] = spread_of(outlet(size * plan.site.nodes_per_rack))
-    job = outlet(plan.cluster.gpus) / whole
-    found["job"] = spread_of(model.pue * (job + switches_w))
+        found["rack"] = spread_of(*outlet(size * plan.site.nodes_per_rack))
+    found["job"] = spread_of(*(model.pue * (job / whole + switches_w) for job in outlet(plan.cluster.gpus)))
     return found
 
 

@@ -17,6 +17,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.simulator.fluid.prepared import Prepared, lag_of
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
+from joulecast.simulator.instructions.clock_columns import locked_index
 from joulecast.simulator.instructions.deviated import in_columns_of
 from joulecast.simulator.instructions.host import host_gaps, host_s
 from joulecast.simulator.instructions.overlap import is_overlapped
@@ -96,10 +97,11 @@ def _in_groups(
     """The table of ranks that wait for the slowest of their groups, whose clocks wander as each deviation says."""
     clocks, own = prepared.clocks_mhz, prepared.tables[rank].duration_s
     named = [{name: each[name] for name in WANDER if name in each} for each in ({}, *deviations)]
-    lags = [lag_of(prepared.program.plan, clocks[columns], prepared.gpu.with_values(each)) for each in named]
+    plan, highest = prepared.program.plan, clocks[locked_index(prepared.program, rank, clocks)][:, None]
+    lags = [lag_of(plan, clocks[columns], prepared.gpu.with_values(each), highest) for each in named]
     lower, upper = np.maximum(columns - REACH, 0), np.minimum(columns + REACH, len(clocks) - 1)
     ratio = np.divide(own[:, lower], own[:, upper], out=np.ones_like(own[:, lower]), where=own[:, upper] > 0)
     power = np.clip(np.log(ratio) / np.log(clocks[upper] / clocks[lower]), 0.0, 1.0)
     compute = table.duration_s - table.exposed_s
-    waiting = compute * ((1.0 - np.concatenate(lags)) ** -np.tile(power, len(lags)) - 1.0)
+    waiting = compute * ((1.0 - np.concatenate(lags, axis=-1)) ** -np.tile(power, len(lags)) - 1.0)
     return replace(table, duration_s=table.duration_s + waiting)

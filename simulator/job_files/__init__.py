@@ -9,7 +9,8 @@ Read in this order:
    tables: ``settings_file`` (key by key), ``yaml_tables`` (YAML with its lines), ``command_settings`` (options as
    such tables) and ``named_files`` (what a job names, near its own file). Of the plan: ``cluster`` (GPUs),
    ``hub_names`` (a model named as on Hugging Face's hub), ``model_shape`` (one whose sizes are given),
-   ``pytorch_attention`` (whose kernels PyTorch chooses), ``optimizers`` and ``told`` (what several readers say).
+   ``pytorch_attention`` (whose kernels PyTorch chooses), ``kept_gathered`` (FSDP's parameters), ``optimizers`` and
+   ``told`` (what several readers say).
 3. Readers of one tool, smallest first: ``deepspeed`` (JSON); ``torchtune`` (YAML); ``torchtitan`` (TOML) with
    ``torchtitan_run``; ``trainer`` (Hugging Face's trainers), which ``trainer_jobs`` finds the settings for, with
    ``processes`` (how many a command starts), in ``trainer_dialects`` of tools built on it, with ``accelerate`` (how

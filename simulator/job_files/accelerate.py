@@ -14,10 +14,11 @@ from joulecast.errors import InputError
 from joulecast.simulator.job_files.cluster import USUAL
 from joulecast.simulator.job_files.deepspeed import STAGE, put_zero, read_zero, without_auto
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.kept_gathered import keep_gathered
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.named_files import named_path, named_settings
 from joulecast.simulator.job_files.settings_file import SettingsFile
-from joulecast.simulator.job_files.told import OFFLOADED, kept_gathered
+from joulecast.simulator.job_files.told import OFFLOADED
 
 #: Sharding strategies of FSDP by their numbers in PyTorch.
 _STRATEGIES = {1: "full_shard", 2: "shard_grad_op", 3: "no_shard", 4: "hybrid_shard", 5: "hybrid_shard_zero2"}
@@ -184,7 +185,7 @@ def _put_fsdp(draft: Draft, strategy: str, key: str, source: tuple[str, int | No
     if strategy.startswith("hybrid"):
         draft.put("parallelism.fsdp_shard_size", _of_a_node(draft), *source)
     if strategy in ("shard_grad_op", "hybrid_shard_zero2"):
-        draft.warn(kept_gathered(f"{key} {strategy}"))
+        keep_gathered(draft, f"{key} {strategy}", source)
     if mixed:
         precision = draft.value("workload.precision")
         if not draft.value("workload.lora.rank"):  # of frozen ones it casts none

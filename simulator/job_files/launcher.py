@@ -16,6 +16,10 @@ _ELASTIC = ("torchrun", "tune", "torch.distributed.run", "torch.distributed.laun
 _TASKS = ("--ntasks", "-n", "-np", "--np")
 #: Tasks of a node as Open MPI and MPICH call them, whose ``-N`` is not Slurm's (``man mpirun``).
 _MPI_PER_NODE = ("-N", "-npernode", "--npernode", "-ppn", "--ppn")
+#: Nodes, and tasks of a node, of ``srun``: its own options, then what Slurm has set from those of the batch.
+_SRUN_NODES = ("--nodes", "-N", "SLURM_NNODES")
+_SRUN_PER_NODE = ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE")
+_BATCH = (_SRUN_NODES[-1], _SRUN_PER_NODE[-1], "SLURM_NTASKS")
 #: Slurm's short options with their values behind them.
 _JOINED = re.compile(r"(-[nN])(\d+)")
 #: Options of launchers for a list of hosts, which is not read.
@@ -40,20 +44,21 @@ class Launch:
     line: int | None = None
 
 
-def read_launch(words: Sequence[Spot]) -> Launch:
-    """The GPUs of a job from the words in front of its script."""
+def read_launch(words: Sequence[Spot], environment: Mapping[str, str]) -> Launch:
+    """The GPUs of a job from the words in front of its script, and from what Slurm has set in its environment."""
     options = _options(words)
     names = {word.text.rpartition("/")[2] for word in words}
     line = words[0].line if words else None
     if "accelerate" in names:
         processes, machines = _number(options, ("--num-processes",)), _number(options, _NODES) or 1
         return Launch(processes, processes and processes // machines, "--num_processes", line)
+    batch = {name: environment[name] for name in _BATCH if name in environment} if "srun" in names else {}
     if names & set(_ELASTIC):
-        per_node, nodes = _number(options, _PER_NODE), _elastic_nodes(options, srun="srun" in names)
+        per_node, nodes = _number(options, _PER_NODE), _elastic_nodes(options | batch, srun="srun" in names)
         gpus = per_node * nodes if per_node and nodes else None
         return Launch(gpus, per_node, "--nproc_per_node and --nnodes", line)
     if names & {"srun", "mpirun", "mpiexec"}:
-        return _tasks(options, line, srun="srun" in names)
+        return _tasks(options | batch, line, srun="srun" in names)
     return Launch()
 
 
@@ -62,17 +67,17 @@ def _elastic_nodes(options: Mapping[str, str], *, srun: bool) -> int | None:
     if any(name in options for name in _NODES):
         return _number(options, _NODES)
     if srun:
-        return _number(options, ("--nodes", "-N"))
+        return _number(options, _SRUN_NODES)
     return None if _HOSTS & set(options) else 1
 
 
 def _tasks(options: Mapping[str, str], line: int | None, *, srun: bool) -> Launch:
-    """What ``srun`` and ``mpirun`` start, one task for each GPU."""
-    tasks, nodes = _number(options, _TASKS), _number(options, ("--nodes", "-N")) if srun else None
-    per_node = _number(options, ("--ntasks-per-node",) if srun else _MPI_PER_NODE)
-    per_node = per_node or (tasks // nodes if tasks and nodes else None)
-    started = tasks or (per_node * nodes if per_node and nodes else None)
-    return Launch(started, per_node, "the launcher's tasks", line)
+    """What ``srun`` and ``mpirun`` start, one task for each GPU; ``srun`` takes from its batch what it does not say."""
+    tasks, nodes = _number(options, _TASKS), _number(options, _SRUN_NODES) if srun else None
+    names = _MPI_PER_NODE if not srun else _SRUN_PER_NODE[:1] if tasks else _SRUN_PER_NODE
+    per_node = _number(options, names)
+    tasks = tasks or (per_node * nodes if per_node and nodes else _number(options, ("SLURM_NTASKS",)))
+    return Launch(tasks, per_node or (tasks // nodes if tasks and nodes else None), "the launcher's tasks", line)
 
 
 def _options(words: Sequence[Spot]) -> dict[str, str]:
@@ -102,6 +107,7 @@ def script_place(words: Sequence[Spot]) -> int:
     for place, word in enumerate(words):
         if word.text.endswith(".py") and "/bin/" not in word.text:
             return place
-        if word.text == "-m" and place + 1 < len(words) and "torch" not in words[place + 1].text:
+        following = words[place + 1].text if place + 1 < len(words) else ""
+        if word.text in ("-m", "--module") and following and "torch" not in following and following[0] != "-":
             return place + 1
     return 0

@@ -72,7 +72,7 @@ def megatron_draft(command: Command, asked: Asked, file: str) -> Draft:
     if config is not None:  # then Megatron regards no other flag
         draft.passed += [name for name in flags.given if name != YAML]
         flags, draft.file = _yaml(config, file), config
-    launch = read_launch(command.words[:place])
+    launch = read_launch(command.words[:place], command.environment)
     if config is not None:
         launch = replace(launch, line=None)  # lines are those of the YAML
     put_job(flags, loose, draft, launch, command.environment, asked)

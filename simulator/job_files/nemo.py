@@ -95,7 +95,7 @@ def nemo_command_draft(command: Command, asked: Asked, file: str) -> Draft:
         path = f"{str(options.raw('config_path') or '.').rstrip('/')}/{name}"
         path = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
         settings.insert(0, named_settings(path.removeprefix("./"), file, "the job's configuration", options.line(key)))
-    return _draft(settings, read_launch(command.words[:place]), command.environment, asked, file)
+    return _draft(settings, read_launch(command.words[:place], command.environment), command.environment, asked, file)
 
 
 def nemo_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], asked: Asked, file: str) -> Draft:

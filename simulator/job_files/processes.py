@@ -24,7 +24,7 @@ def processes(command: Command, place: int, tool: str, *, otherwise: bool) -> La
         return _of_swift(command)
     if tool in FACTORY:
         return _of_factory(command)
-    launch = read_launch(command.words[:place])
+    launch = read_launch(command.words[:place], command.environment)
     if launch.gpus is None and not otherwise:
         return _seen(command) or launch
     return launch

@@ -45,7 +45,8 @@ class Command:
     words
         Its words, with their lines.
     environment
-        Variables that the script has exported by then, or that stand in front of the command.
+        Variables that it finds: those that the script has exported by then or that stand in front of the command, and
+        those of the script's own environment.
     """
 
     words: tuple[Spot, ...]
@@ -91,17 +92,19 @@ def read_script(text: str, file: str, given: Mapping[str, str]) -> Script:
     InputError
         The script cannot be read; names file and line.
     """
-    variables = Variables(file, {name: Spot(value, 1) for name, value in (slurm_variables(text) | dict(given)).items()})
-    reader = _Reader(variables)
+    environment = slurm_variables(text) | dict(given)
+    variables = Variables(file, {name: Spot(value, 1) for name, value in environment.items()})
+    reader = _Reader(variables, environment)
     reader.block(parse(tokens(text, file), file))
     return Script(tuple(reader.commands), variables.unset, reader.absent)
 
 
 class _Reader:
-    def __init__(self, variables: Variables) -> None:
+    def __init__(self, variables: Variables, environment: Mapping[str, str]) -> None:
         self.commands: list[Command] = []
         self._variables = variables
-        self._exported: dict[str, str] = {}
+        self._exported = dict(environment)
+        self._launcher: tuple[Spot, ...] = ()  # of srun, which starts the text that is followed
         self._functions: dict[str, Block] = {}
         self.absent: dict[str, int] = {}
         self._depth = self._sourced = self._turns = 0
@@ -250,14 +253,17 @@ class _Reader:
             if name in self._functions:
                 self.block(self._functions[name])
             else:
-                inner = self._inner(spots)
+                inner, outer = self._inner(spots), self._launcher
                 text = " ".join(spot.text for spot in spots[1:]) if inner is None else inner
+                if inner is not None and name.rpartition("/")[2] == "srun":
+                    self._launcher = tuple(spots[: [spot.text for spot in spots].index(inner) - 2])
                 self._again(text, spots[0].line)
+                self._launcher = outer
             self._depth -= 1
         elif name in ("source", ".") and len(spots) > 1:
             self._source(spots[1])
         elif name not in _SHOWING:
-            self.commands.append(Command(tuple(spots), {**self._exported, **own}))
+            self.commands.append(Command((*self._launcher, *spots), {**self._exported, **own}))
 
     def _source(self, spot: Spot) -> None:
         """Follow a script that this one reads; one that is not there is noted if it is the job's own."""

@@ -55,11 +55,3 @@ def unpacked(key: str, length: int) -> str:
         f"samples are not packed: all are forecast with {length} tokens ({key}), the most there may be; if they are "
         "shorter add --set workload.sequence_length=MEAN"
     )
-
-
-def kept_gathered(key: str) -> str:
-    """What sharding changes that keeps parameters gathered after the forward."""
-    return (
-        f"{key}: parameters stay gathered after the forward; the forecast gathers them again in the backward, in less "
-        "memory"
-    )

@@ -105,7 +105,7 @@ def torchtitan_command_draft(command: Command, asked: Asked, file: str) -> Draft
         options.tables["model"]["converters"] = converters.split(",")
     config = SettingsFile(str(path), text, parse_toml(text, str(path)), over=options, named=path.name)
     options.asked = config.asked
-    launch = read_launch(command.words[:place])
+    launch = read_launch(command.words[:place], command.environment)
     if script.endswith(".sh"):
         given = command.environment.get("NGPU", str(USUAL))
         launch = Launch(int(given), None, "NGPU", line) if is_whole(given) and int(given) else Launch()

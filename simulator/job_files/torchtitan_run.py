@@ -7,6 +7,7 @@ import re
 from joulecast.files import is_whole
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.kept_gathered import keep_gathered
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import OFFLOADED, other_optimizer, packed
 
@@ -49,7 +50,7 @@ def read_run(config: SettingsFile, draft: Draft, architecture: str | None, model
     _batch(config, draft, stages, replicas)
     sharded = _sharding(config, draft, context, replicas)
     if sharded:
-        _gathered(config, draft, experts=model.experts is not None)
+        _gathered(config, draft)
     _precision(config, draft, off=not sharded and tensor * stages > 1)
     _context(config, draft, context)
     _experts(config, draft)
@@ -149,17 +150,13 @@ def _sharding(config: SettingsFile, draft: Draft, context: int, replicas: int | 
     return True
 
 
-def _gathered(config: SettingsFile, draft: Draft, *, experts: bool) -> None:
+def _gathered(config: SettingsFile, draft: Draft) -> None:
     """Whether parameters stay gathered between forward and backward, as they do in pipelines by default."""
     key = "parallelism.fsdp_reshard_after_forward"
     kept = config.word(key, ("default", "always", "never"), "default")
     stages = draft.value("parallelism.pipeline_model_parallel_size", 1)
-    if kept == "always" or (kept == "default" and stages == 1):
-        return
-    if experts:
-        draft.warn(f"{key}: parameters that stay gathered are not known of experts; the forecast gathers them again")
-    else:
-        draft.put(key, False, *config.source(key))
+    if kept == "never" or (kept == "default" and stages > 1):
+        keep_gathered(draft, key, config.source(key))
 
 
 def _stages(config: SettingsFile, draft: Draft, stages: int, layers: int) -> None:

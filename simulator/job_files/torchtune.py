@@ -18,6 +18,7 @@ from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.hub_names import hub_model, put_named_model
+from joulecast.simulator.job_files.kept_gathered import keep_gathered
 from joulecast.simulator.job_files.launcher import Launch, read_launch
 from joulecast.simulator.job_files.named_files import named_settings
 from joulecast.simulator.job_files.optimizers import CLASSES, put_optimizer
@@ -28,7 +29,6 @@ from joulecast.simulator.job_files.told import (
     OFFLOADED,
     PREFERENCES,
     QUANTISED,
-    kept_gathered,
     other_optimizer,
     packed,
     unpacked,
@@ -95,7 +95,11 @@ def torchtune_command_draft(command: Command, asked: Asked, file: str) -> Draft:
             f"{name} is torchtune's own configuration, which is not here", file=file, line=line, remedy=remedy
         )
     config = replace(named_settings(name, file, "--config", options.line("config")), over=options)
-    launch = Launch(1, None, recipe, line) if recipe.endswith("single_device") else read_launch(command.words[:place])
+    launch = (
+        Launch(1, None, recipe, line)
+        if recipe.endswith("single_device")
+        else read_launch(command.words[:place], command.environment)
+    )
     return torchtune_draft(config, launch, asked, file)
 
 
@@ -201,8 +205,8 @@ def _workload(config: SettingsFile, draft: Draft) -> None:
     draft.put("workload.precision", precision, *config.source("dtype"))
     if gpus != 1:
         draft.put("parallelism.fsdp", True, "torchtune's distributed recipe")
-    if config.value("fsdp_reshard_after_forward", bool, True) is False:
-        draft.warn(kept_gathered("fsdp_reshard_after_forward false"))
+    if config.value("fsdp_reshard_after_forward", bool, True) is False and gpus != 1:
+        keep_gathered(draft, "fsdp_reshard_after_forward false", config.source("fsdp_reshard_after_forward"))
 
 
 def _kernels(config: SettingsFile, draft: Draft, architecture: str | None) -> None:

@@ -120,7 +120,7 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     accelerate = accelerate_settings(launch_options, file) if launched else []
     accelerate = [*(trl_settings(settings, file) if tool in _HANDING else []), *accelerate]
     given = tool in _HANDING and accelerate[0].given("num_processes")
-    launch = read_launch(handed) if handed else processes(command, place, tool, otherwise=given)
+    launch = read_launch(handed, command.environment) if handed else processes(command, place, tool, otherwise=given)
     draft = _draft(settings, tool, launch, accelerate, asked, file, started, _of_script(command, place, file))
     tell_processes(command, place, tool, launch, draft)
     return draft

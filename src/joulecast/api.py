@@ -195,7 +195,9 @@ def compare(plans: Sequence[str | Path | Mapping[str, Any] | Plan], overrides: S
     return _compared(plans, overrides)
 
 
-@arguments_for_options({"--out": "out", "--workers": "workers", "--dask": "dask", "--resume": "resume=True"})
+@arguments_for_options(
+    {"--out": "out", "--workers": "workers", "--dask": "dask", "--resume": "resume=True", "--set": "overrides"}
+)
 def sweep(
     space: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
@@ -203,6 +205,7 @@ def sweep(
     workers: int = 1,
     dask: str | None = None,
     resume: bool = False,
+    overrides: Sequence[str] | None = (),
 ) -> SweepResult:
     """Forecast every legal plan of a space, and find the best.
 
@@ -216,19 +219,21 @@ def sweep(
         Processes on this machine, or the address of a Dask scheduler.
     resume
         Continue an interrupted sweep with the same ``out``.
+    overrides
+        Settings of the form ``table.key=value`` that win over the space.
 
     Raises
     ------
     InputError
         The space cannot be used, or has no plan that is legal, fits memory and keeps to the constraints.
     """
-    from joulecast.arguments import path, space_or_path, text, whole
+    from joulecast.arguments import path, space_or_path, text, texts, whole
     from joulecast.plan.sweep.search import run_sweep
     from joulecast.plan.sweep.space import load_space, space_from_dict
 
-    tables = space_or_path(space)
+    tables, given = space_or_path(space), texts(overrides, "overrides")
     return run_sweep(
-        space_from_dict(tables) if isinstance(tables, Mapping) else load_space(tables),
+        space_from_dict(tables, given) if isinstance(tables, Mapping) else load_space(tables, given),
         None if out is None else path(out, "out"),
         workers=whole(workers, "workers", least=1),
         dask=None if dask is None else text(dask, "dask"),

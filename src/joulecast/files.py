@@ -45,6 +45,11 @@ def read_text(
     InputError
         The file is missing, or cannot be read.
     """
+    if "\n" in str(path):
+        raise error(
+            f"a text of several lines is no path of a {kind} file",
+            remedy="Give its path; in Python, or its tables (tomllib.loads).",
+        )
     try:
         return Path(path).read_text(encoding=encoding)
     except FileNotFoundError:

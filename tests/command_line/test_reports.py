@@ -67,6 +67,10 @@ def test_the_answer_stands_first(html, iteration):
     assert f"{iteration.power_w / 4:.0f} W a GPU" in first
 
 
+def test_what_a_front_of_several_gpus_saves_is_of_cards_that_are_alike(html):
+    assert "of the energy without taking longer if its cards are alike." in html
+
+
 def test_every_number_of_the_gpu_has_its_source(html, iteration):
     for row in iteration.description.rows():
         assert f"<td>{row.name}</td>" in html
@@ -275,7 +279,9 @@ def test_limits_of_a_job_show_every_weight_and_batch_size(tmp_path, examples, ca
 def test_a_gpu_without_a_known_node_says_so_in_place_of_a_site(examples):
     iteration = jc.predict(examples / PLAN, ["cluster.gpu=h800-sxm"])
     assert iteration.site is None
-    assert "<p>No node type is known for h800-sxm; set <code>cluster.node</code>.</p>" in predict_page(iteration).html()
+    assert "<p>No node type is usual for h800-sxm; set <code>cluster.node</code>.</p>" in predict_page(iteration).html()
+    page = predict_page(jc.predict(examples / PLAN, ["cluster.gpu=l40s", "workload.layers=8"])).html()
+    assert "<p>No node type is usual for l40s; set <code>cluster.node</code> (l40s-pair, or your own).</p>" in page
 
 
 def test_what_was_not_measured_is_not_drawn():

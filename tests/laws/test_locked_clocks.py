@@ -92,6 +92,26 @@ def test_the_closed_form_locks_as_the_simulation_does(lock):
     ways_agree(found, time=0.01)
 
 
+@pytest.mark.parametrize("clocks", [[1200, 1395], {"forward": 1200, "backward": 1395, "optimizer": 1395}])
+def test_a_clock_does_not_wander_below_its_own_lock_because_another_is_locked_higher(clocks):
+    """On 16 A100s of two nodes: what holds a stage, or forwards, at 1,200 MHz is a lock, not a governor."""
+
+    def locked(clock_mhz):
+        return plan_from_dict(
+            {
+                "workload": {"model": "llama-2-7b", "sequence_length": 4096, "global_batch_size": 16},
+                "cluster": {"gpu": "a100-sxm-80gb", "gpus": 16},
+                "parallelism": {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 2},
+                "power": {"clock_mhz": clock_mhz},
+                "implementation": {"framework": "megatron"},
+            }
+        )
+
+    even, uneven = forecast(locked(1200)), forecast(locked(clocks))
+    assert uneven.time_s < even.time_s
+    ways_agree(locked(clocks), time=0.02)
+
+
 def test_a_forecast_says_that_nobody_measured_a_locked_group():
     said = "boards at a locked clock keep in step"
     assert any(said in one for one in forecast(plan("h100-sxm", 8, clock_mhz=1500)).assumptions)

@@ -206,6 +206,8 @@ def test_plan_that_does_not_fit_says_by_how_much() -> None:
     footprint = memory_footprint(load_model("llama-3.1-70b"), Implementation(), 1, 4096, PipelineRank([80]))
     with pytest.raises(DoesNotFitError, match=r"\d+\.\d GB more than the 141\.0 GB"):
         check_fits(footprint, 141e9)
+    with pytest.raises(DoesNotFitError, match=r"\d+\.\d{3} GB a GPU, 0\.020 GB more than the \d+\.\d{3} GB"):
+        check_fits(footprint, footprint.total_bytes - 0.02e9)
     check_fits(footprint, footprint.total_bytes)
 
 

@@ -100,6 +100,14 @@ def test_a_slow_change_of_clock_keeps_one_clock_for_each_stage(plan):
     assert all(len(set(clocks)) == 1 for p in front.points for clocks in front.clocks_mhz(p))
 
 
+def test_a_front_of_several_gpus_takes_their_cards_to_be_alike(plan, free):
+    said = "cards are taken to be alike"
+    assert any(note.startswith(said) for note in free.problem.notes)
+    alone = load_plan(plan.file, ["cluster.gpus=1", "workload.layers=2", "parallelism={}"])
+    front = forecast_front(alone, space=FrontSpace(clocks_mhz=(1200.0, 1500.0)))
+    assert not any(note.startswith(said) for note in front.problem.notes)
+
+
 def test_clocks_of_the_plan_are_kept(plan):
     locked = load_plan(plan.file, [*PIPELINE, "power.clock_mhz={forward = 1200}"])
     front = forecast_front(locked, switch_s=0.0)

@@ -47,6 +47,16 @@ def test_every_plan_is_there_and_the_best_is_the_fastest(small):
     assert all(0.0 <= row["memory_margin"] < 1.0 for row in small.rows)
 
 
+def test_overrides_win_over_the_space(tables):
+    space = tables(**SPLITS)
+    found = jc.sweep(space, overrides=["workload.micro_batch_size=2", "power.power_limit_w=500"])
+    assert (
+        found.rows
+        == jc.sweep(space | {"power": {"power_limit_w": 500}}, overrides=[f"{MICRO.replace('__', '.')}=2"]).rows
+    )
+    assert MICRO.replace("__", ".") not in found.keys
+
+
 def test_the_best_plans_are_simulated_exactly_as_predict_does(tables):
     space = tables(**SPLITS, objective__top=3)
     found = jc.sweep(space)

@@ -52,6 +52,11 @@ def test_a_cluster_that_keeps_to_no_constraint_is_named(found, tables):
     assert all(row["peak_job_power_w"] <= limit for row in held.of_each_cluster)
 
 
+def test_a_number_of_gpus_that_no_plan_can_have_is_told_with_its_reason(tables):
+    notes = jc.sweep(tables(cluster__gpus=[8, 24], **{MICRO: [1, 2]}, objective__top=1)).to_dict()["notes"]
+    assert any(note.startswith("no plan has cluster.gpus = 24: workload.global_batch_size: ") for note in notes)
+
+
 def test_of_each_cluster_the_next_best_is_simulated_where_the_best_takes_longer_than_is_allowed(tables):
     space = space_from_dict(tables(cluster__gpus=[4, 8], constraints__max_time_s=1.0))
     rows = [

@@ -113,6 +113,14 @@ def test_predict_takes_tables_and_one_override(examples):
         jc.predict([path])
 
 
+@pytest.mark.parametrize(("framework", "what"), [("megatron", "a module"), ("pytorch-eager", "a kernel")])
+def test_a_forecast_says_what_its_host_launches(examples, framework, what):
+    more = [f"implementation.framework={framework}", "implementation.host_launch_us=50", "cluster.gpus=2"]
+    more.append("parallelism={tensor_model_parallel_size=2}")
+    found = jc.predict(examples / "llama-3.1-8b-4xh200.toml", more)
+    assert any(each.startswith(f"{what} takes the host 50 us to launch") for each in found.assumptions)
+
+
 def test_one_plan_is_not_compared(examples):
     for one in (examples / "llama-3.1-8b-4xh200.toml", "plan.toml", {}):
         with pytest.raises(jc.InputError, match="two plans or more"):
@@ -255,7 +263,9 @@ def test_overrides_may_be_left_open():
         (lambda: jc.front(PLAN, switch_s=math.nan), r"\[switch_s\]: nan is out of range. Give 0 or more"),
         (lambda: jc.choose(PLAN, stage=None), r"\[stage\]: None is no number"),
         (lambda: jc.choose(PLAN, space=3), "int is no space"),
+        (lambda: jc.predict(PLAN.read_text(encoding="utf-8")), "^a text of several lines is no path of a TOML file"),
         (lambda: jc.sweep(None), "NoneType is no space"),
+        (lambda: jc.sweep(SPACE, overrides=3), r"\[overrides\]: 3 is no list"),
         (lambda: jc.sweep(SPACE, 3), r"\[out\]: 3 is no path"),
         (lambda: jc.sweep(SPACE, workers="2"), r"\[workers\]: '2' is no number"),
         (lambda: jc.sweep(SPACE, workers=0), r"\[workers\]: 0 is out of range"),

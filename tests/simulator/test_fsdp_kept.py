@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,9 @@ BASE: dict[str, Any] = {
         "attention_backend": "flash-attention-2",
     },
 }
+
+
+WAY = "parallelism__fsdp_reshard_after_forward"
 
 
 def plan(**values: Any) -> Plan:
@@ -82,6 +86,22 @@ def test_whole_parameters_and_gradients_lie_in_memory() -> None:
         assert found.gathered == DTYPE_BYTES["bf16"] * elements
         assert found.gradients == DTYPE_BYTES["fp32"] * elements
         assert found.parameters == DTYPE_BYTES["fp32"] * elements / 4
+
+
+def test_layers_of_one_stage_wait_whole_for_their_backward() -> None:
+    """As the first backward begins, all parameters are whole; at its end, with all gradients, none but one layer's."""
+    alone = {"parallelism__pipeline_model_parallel_size": 1, "schedule__name": "none"}
+    for batch in (32, 16):  # two micro-batches and one
+        kept, again = (
+            footprint_of(plan(**alone, **{"workload__global_batch_size": batch, WAY: way}), 0) for way in (False, True)
+        )
+        elements = sum(p.elements for p in stage_parameters(plan(**alone), 0))
+        assert kept.gathered == DTYPE_BYTES["bf16"] * elements > again.gathered
+        assert kept.total_bytes - again.total_bytes <= kept.gathered - again.gathered
+        assert replace(kept, gathered=0, gradients=0, cached=0) == replace(again, gathered=0, gradients=0, cached=0)
+    short = {"workload__sequence_length": 16, "workload__global_batch_size": 2, "cluster__gpus": 2}
+    kept = footprint_of(plan(**alone, **short), 0)
+    assert kept.gathered + kept.gradients > DTYPE_BYTES["fp32"] * elements / 2  # fullest at the end
 
 
 @pytest.mark.parametrize("stages", [1, 4])

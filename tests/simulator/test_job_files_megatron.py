@@ -250,6 +250,27 @@ def test_launchers_of_tasks_say_how_many_gpus_there_are(launcher, gpus, per_node
     assert (cluster.get("gpus"), cluster.get("gpus_per_node")) == (gpus, per_node)
 
 
+@pytest.mark.parametrize(
+    ("batch", "launcher", "gpus", "per_node"),
+    [
+        ("--nodes=4\n#SBATCH --ntasks-per-node=8", "srun", 32, None),
+        ("-N 4\n#SBATCH --ntasks-per-node 8", "srun -N 2", 16, None),
+        ("--nodes=4\n#SBATCH --ntasks=16", "srun --mpi=pmix", 16, 4),
+        ("--nodes=4\n#SBATCH --ntasks-per-node=8", "srun -n 8", 8, 2),
+        ("--nodes=4\n#SBATCH --ntasks-per-node=1", "srun torchrun --nproc_per_node 8", 32, None),
+        ("--nodes=4\n#SBATCH --ntasks-per-node=8", "", None, None),
+    ],
+)
+@pytest.mark.parametrize("as_text", [False, True])
+def test_srun_starts_the_tasks_of_its_batch(tmp_path, batch, launcher, gpus, per_node, as_text):
+    flags = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128"
+    python = "" if "torchrun" in launcher else "python"
+    command = f"{python} pretrain_gpt.py {flags} --micro-batch-size 1 --vocab-size 1000 --bf16"
+    started = f'bash -c "cd here; {command}"' if as_text and "torchrun" not in launcher else command
+    cluster = convert(tmp_path, f"#!/bin/bash\n#SBATCH {batch}\n{launcher} {started}\n").tables["cluster"]
+    assert (cluster.get("gpus"), cluster.get("gpus_per_node")) == (gpus, per_node)
+
+
 def test_the_environment_may_be_said(tmp_path):
     text = LLAMA.replace("NODES=2\n", "")
     found = convert(tmp_path, text, environment={"NODES": "4"})

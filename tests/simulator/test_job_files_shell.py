@@ -41,7 +41,10 @@ def words(text, **given):
         ("function f {\n run in\n}\nf", [["run", "in"]]),
         ('C="run a"\neval $C b', [["run", "a", "b"]]),
         ('C="run a"\n$C b > log 2>&1 &', [["run", "a", "b"]]),
-        ('A=7\nsrun bash -c "run $A"', [["run", "7"]]),
+        (
+            'A=7\nsrun -N2 bash -c "run $A; run b"; bash -c run',
+            [["srun", "-N2", "run", "7"], ["srun", "-N2", "run", "b"], ["run"]],
+        ),
         ("while [[ $# -gt 0 ]]; do A=$1; shift; done\nA=${A:-3}\nrun $A", [["run", "3"]]),
         ("cat <<EOF\nrun not $(\nEOF\nrun", [["run"]]),
         ("(cd x && run a) | tee log", [["run", "a"], ["tee", "log"]]),

@@ -91,6 +91,12 @@ def test_every_key_says_its_file_and_line(tmp_path):
         ("--packing", '--deepspeed \'{"zero_optimization": {"stage": 1}}\'', "parallelism.distributed_optimizer", True),
         ("accelerate launch --config_file fsdp.yaml", "torchrun --nproc_per_node 8 --nnodes 4", "cluster.gpus", 32),
         ("accelerate launch --config_file fsdp.yaml", "deepspeed --include=localhost:0,3", "cluster.gpus", 2),
+        (
+            "accelerate launch --config_file fsdp.yaml train.py",
+            "deepspeed --num_gpus 4 --module a.b",
+            "cluster.gpus",
+            4,
+        ),
         ("accelerate launch --config_file fsdp.yaml", "CUDA_VISIBLE_DEVICES=0,1 deepspeed", "cluster.gpus", 2),
         ("adamw_torch_fused", "adamw_hf", "implementation.optimizer", "adamw-for-loop"),
         ("--learning_rate 2e-5", "--max_grad_norm 0", "implementation.gradient_clipping", False),
@@ -414,10 +420,16 @@ def test_settings_of_accelerate(tmp_path, old, new, key, expected):
 @pytest.mark.parametrize(
     "kept", ["sharding_strategy: SHARD_GRAD_OP", "sharding_strategy: 2", "reshard_after_forward: false"]
 )
-def test_parameters_that_stay_gathered_are_told(tmp_path, kept):
-    found = convert(tmp_path, COMMAND, config=FSDP.replace("sharding_strategy: FULL_SHARD", kept))
-    assert found.tables["parallelism"] == {"fsdp": True, "fsdp_sync_each_batch": False}
-    assert any("stay gathered" in warning for warning in found.warnings)
+def test_parameters_that_stay_gathered(tmp_path, kept):
+    """A plan says so; of experts it cannot, which is told."""
+    config = FSDP.replace("sharding_strategy: FULL_SHARD", kept)
+    found, usual = convert(tmp_path, COMMAND, config=config), convert(tmp_path, COMMAND, config=FSDP)
+    assert found.tables["parallelism"] == usual.tables["parallelism"] | {"fsdp_reshard_after_forward": False}
+    assert not any("stay gathered" in warning for warning in found.warnings)
+    mixtral = COMMAND.replace("meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1")
+    experts = convert(tmp_path, mixtral, config=config)
+    assert experts.tables["parallelism"] == usual.tables["parallelism"]
+    assert any("stay gathered" in warning for warning in experts.warnings)
 
 
 @pytest.mark.parametrize(

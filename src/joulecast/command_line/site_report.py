@@ -10,7 +10,10 @@ from joulecast.command_line import output
 def print_site(gpu: str, site: dict[str, Any] | None) -> None:
     """Print what surrounds the GPUs: power by level and over time, cost, and the site's limits."""
     if site is None:
-        print(f"\nBeyond the GPU: no node type is known for {gpu}; set cluster.node.")
+        from joulecast.model.hardware.catalogue import nodes_of
+
+        known = f" ({' or '.join(nodes_of(gpu))}, or your own)" if nodes_of(gpu) else ""
+        print(f"\nBeyond the GPU: no node type is usual for {gpu}; set cluster.node{known}.")
         return
     number, power = output.number, site["power_w"]
     print(f"\nBeyond the GPU: {site['node']}, {site['network']}")

@@ -41,8 +41,12 @@ def site_section(site: SiteForecast) -> Section:
 
 
 def nothing_beyond(gpu: str) -> Section:
-    """Section in place of that of a site, where no node type is known for the GPU."""
-    return Section("Beyond the GPU", f"<p>No node type is known for {escape(gpu)}; set <code>cluster.node</code>.</p>")
+    """Section in place of that of a site, where no node type is usual for the GPU."""
+    from joulecast.model.hardware.catalogue import nodes_of
+
+    known = f" ({' or '.join(nodes_of(gpu))}, or your own)" if nodes_of(gpu) else ""
+    about = f"No node type is usual for {escape(gpu)}; set <code>cluster.node</code>{known}."
+    return Section("Beyond the GPU", f"<p>{about}</p>")
 
 
 def site_figures(site: SiteForecast) -> list[Figure]:
