@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -68,6 +69,14 @@ def dtype_of(configuration: Configuration, key: str = "dtype", default: str = "b
     if dtype and dtype not in DTYPE_BYTES:
         raise DataError(f"unknown data type {dtype!r}", key=key)
     return dtype
+
+
+def name_of_part(configuration: Configuration) -> str:
+    """How the names in a plan of the kernels begin that a row's own one stands for; empty for all of its kind."""
+    name = configuration.get("of") or ""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w-]*(\.[\w-]+)*", name, re.ASCII):
+        raise _wrong("of", "not how names of kernels begin, such as loss or head.wgrad")
+    return name
 
 
 def rows_and_columns(row: Configuration) -> tuple[int, int]:

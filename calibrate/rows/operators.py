@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from joulecast.calibrate.rows.fields import Configuration, dtype_of, optional_count, positive, sides_of
+from joulecast.calibrate.rows.fields import Configuration, dtype_of, name_of_part, optional_count, positive, sides_of
 from joulecast.calibrate.rows.framework_kernels import framework_kernels
 from joulecast.calibrate.rows.optimizer_steps import optimizer_launches
 from joulecast.calibrate.rows.single_kernels import (
@@ -26,10 +26,11 @@ from joulecast.model.repeated_work import Work
 
 @dataclass(frozen=True)
 class KernelWork(Work):
-    """What a row's window repeats, or the ``reason`` why it has no operators."""
+    """What a row's window repeats, or the ``reason`` why it has no operators, and the wrong key where it is one."""
 
     operators: tuple[Operator, ...] = ()
     reason: str = ""
+    wrong_key: str = ""
 
     @property
     def is_single(self) -> bool:
@@ -48,9 +49,10 @@ def operator_of(configuration: Configuration) -> KernelWork:
     if op not in _KINDS:
         return KernelWork(reason=f"unknown op {op!r}" if op else "the row has no op")
     try:
-        return _KINDS[op].work(configuration)
+        work, part = _KINDS[op].work(configuration), name_of_part(configuration)
     except DataError as error:
-        return KernelWork(reason=error.message)
+        return KernelWork(reason=error.message, wrong_key=error.key or "")
+    return replace(work, operators=tuple(replace(o, name=f"{part}.{o.name}") for o in work.operators)) if part else work
 
 
 def group_key(configuration: Configuration) -> tuple[Hashable, ...]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from joulecast.calibrate.rows.fields import Configuration
-from joulecast.model.kernels.operators import Streaming
+from joulecast.calibrate.rows.fields import Configuration, dtype_of
+from joulecast.model.kernels.operators import DTYPE_BYTES, Streaming
 
 
 def training_kernels(row: Configuration) -> tuple[Streaming, ...]:
@@ -19,13 +19,12 @@ def training_kernels(row: Configuration) -> tuple[Streaming, ...]:
     if build is not None:
         return build(rows, columns, row)
     name = _RENAMED.get(pattern, pattern)
-    return (_one(name, float(row["bytes_read"]), float(row["bytes_written"]), rows, columns),)
+    return (_one(name, float(row["bytes_read"]), float(row["bytes_written"]), rows, columns, dtype_of(row)),)
 
 
-def _one(pattern: str, read: float, written: float, rows: int, columns: int) -> Streaming:
-    return Streaming(
-        pattern, read, written, elements=max(read, written) / 2.0, rows=rows, columns=columns, name=pattern
-    )
+def _one(pattern: str, read: float, written: float, rows: int, columns: int, dtype: str = "bf16") -> Streaming:
+    elements = max(read, written) / DTYPE_BYTES[dtype]
+    return Streaming(pattern, read, written, elements, dtype, rows=rows, columns=columns, name=pattern)
 
 
 def _norm_backward_both(rows: int, columns: int, row: Configuration) -> tuple[Streaming, ...]:

@@ -68,6 +68,7 @@ _DEMAND = {"sm_count": 1.0, "tensor_width": 1.0, "tensor_energy": 1.0, "max_cloc
 
 RULES: tuple[Rule, ...] = (
     Rule("kernel", "overlap_exponent", 0.25, "overlap of memory and computation by architecture", {"overlap": 1.0}),
+    Rule("kernel", "own.*", 0.0, "own kernels beside the library's, as there"),
     # Kernels: shares of peaks and counts of cycles carry over, the facts of the device do the rest.
     Rule("kernel", "gemm.eta", 0.10, "share of the dense rate", {"library": 1.0}, maximum=0.97),
     Rule(

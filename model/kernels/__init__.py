@@ -13,6 +13,7 @@
 - Kernels whose schedule is given: ``tiles`` (matrix products), ``attention_tiles``, ``row_tiles`` with ``row_layout``
   and ``row_registers``; ``occupancy`` says how many blocks an SM holds, ``tile_estimates`` what a description may leave
   out, ``tile_use`` what a tile makes of a GPU.
+- ``own_kernels``: a user's own in place of the library's.
 - ``unaligned``: products whose rows in memory are not aligned to 16 bytes.
 - ``toggling``: switching activity by input values.
 - ``lowering``: from operators to their work, all kernels of a family in one call, as the arrays of ``costs``;

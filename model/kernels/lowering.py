@@ -37,6 +37,7 @@ from joulecast.model.kernels.head_width import MASKED_ENERGY, REFERENCE, WIDE_EN
 from joulecast.model.kernels.multi_tensor import FITTED_BYTES as MULTI_TENSOR
 from joulecast.model.kernels.multi_tensor import lower_steps
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Collective, Gemm, Operator, Scan, Streaming
+from joulecast.model.kernels.own_kernels import TIMES, own_kinds, scale_own
 from joulecast.model.kernels.remembered import part
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.kernels.row_blocks import lower_row_blocks
@@ -68,8 +69,6 @@ FAST_ACCUMULATION = 0.84
 #: Energy of an operation in FP4 over one in FP8: half the operands' bits, the sums as wide [estimate, +-0.15; no
 #: published figure].
 FP4_ENERGY = 0.5
-#: Columns of a kernel's costs that are times, or cycles.
-TIMES = ("fixed_s", "wait_s", "core_cycles", "memory_s", "link_s")
 #: Patterns that write one value everywhere: the memory's wires hardly flip.
 CONSTANT_WRITES = ("fill", "zero_grad")
 
@@ -124,10 +123,12 @@ class Lowering:
 
 
 def _lowered(groups: Sequence[OperatorGroup], family: NDArray[np.int64], gpu: GpuModel) -> Costs:
-    columns = zeros(len(family))
+    columns, own = zeros(len(family)), own_kinds(gpu)
     for group in groups:
         for name, values in lower_group(group, gpu).items():
             columns[name][group.index] = values
+        if own:
+            scale_own(columns, group.operators, group.index, own, gpu)
     slower = gpu.get("kernel.time_factor", 1.0)
     for name in TIMES:
         columns[name] = columns[name] * slower

@@ -25,6 +25,7 @@ from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.instructions.footprints import footprints
 from joulecast.simulator.iteration.host_pace import SLOW_HOST_S, SLOW_MODULES_S, host_changes, launch_pace_s
 from joulecast.simulator.iteration.ledger_guards import check_iteration
+from joulecast.simulator.iteration.own_kernels import own_kernel_assumptions
 from joulecast.simulator.iteration.plan_interval import interval, peak_ends
 from joulecast.simulator.iteration.result import Iteration, RankForecast
 from joulecast.simulator.plan_file.assumptions import plan_assumptions
@@ -100,6 +101,7 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *ASSUMPTIONS,
             *_framework_assumptions(prepared, time - generated, 0.0 if host is None else float(host.time[1, 0])),
             *plan_assumptions(plan, description),
+            *own_kernel_assumptions(prepared.kernels[0].operators, description),
             *_memory_assumptions(memory, description),
             *_limit_assumptions(ranks, board_limits_w(plan, prepared.gpu)),
             *_lock_assumptions(plan, ranks, board_limits_w(plan, prepared.gpu)),

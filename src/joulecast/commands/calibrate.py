@@ -40,6 +40,10 @@ class CalibrateAsked:
         list[Path] | None,
         typer.Option(metavar="FILE…", help="Fit these measured rows (JSON lines), several may follow."),
     ] = None
+    kernels: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Rows of kernels of your own, which --base has in place of the library's."),
+    ] = None
     more_rows: Annotated[list[Path] | None, typer.Argument(hidden=True, metavar="FILE")] = None
     device: Annotated[
         str | None, typer.Option(metavar="CARD", help="Measure this card: 0, nvml:0, amd:0 or sim:FILE.")
@@ -92,9 +96,12 @@ def calibrate(asked: CalibrateAsked) -> None:
     """Fit a GPU description to your card, or to measured rows.
 
     The card is measured (--device), or rows that were measured are fitted (--rows, --replay); without either, the
-    rows that are shipped.
+    rows that are shipped. --kernels leaves a description as it is but for kernels of your own.
     """
     _check(asked)
+    if asked.kernels:
+        _describe_kernels(asked)
+        return
     from joulecast.extras import require
 
     require("scipy", "tomlkit")  # who lacks what the fit needs learns so before the card is measured, not after
@@ -118,12 +125,16 @@ def calibrate(asked: CalibrateAsked) -> None:
 def _check(asked: CalibrateAsked) -> None:
     from joulecast.calibrate.sessions.duration import seconds
 
-    given = {"--rows": asked.rows, "--device": asked.device, "--replay": asked.replay}
+    given = {"--kernels": asked.kernels, "--rows": asked.rows, "--device": asked.device, "--replay": asked.replay}
     used = [option for option, value in given.items() if value]
     if len(used) > 1 and used != ["--rows", "--replay"]:  # what was measured before counts beside a recording
         raise InputError(f"{' and '.join(used)} exclude each other", key=used[0], remedy="Give one of them.")
     if asked.files and not asked.rows:
         raise InputError(f"unexpected {asked.files[0]}", remedy=f"Give --rows {asked.files[0]}.")
+    if asked.kernels and asked.base is None:
+        raise InputError("own kernels are those of a card", key="--kernels", remedy="Give --base NAME.")
+    if asked.kernels and (asked.report or asked.report_json):
+        raise InputError("only a fit is reported", key="--kernels", remedy="Leave --report and --report-json out.")
     if asked.out is None and not (asked.device or asked.replay):
         raise InputError("calibrate needs a file to write", key="--out", remedy="Give --out GPU.toml.")
     outputs = {"--out": asked.out, "--report-json": asked.report_json, "--report": asked.report}
@@ -139,11 +150,30 @@ def _check(asked: CalibrateAsked) -> None:
 
 def _read_files(asked: CalibrateAsked) -> list[Path]:
     """Files that no output may take the place of."""
-    given = [path for path in (asked.replay, asked.record, *asked.files) if path is not None]
+    named = (asked.replay, asked.record, *asked.files, *(asked.kernels or ()))
+    given = [path for path in named if path is not None]
     if asked.device is not None and asked.device.startswith("sim:"):
         given.append(Path(asked.device.removeprefix("sim:")))
     inside = (path.glob(pattern) for path in given if path.is_dir() for pattern in _IN_FOLDERS)
     return [*given, *(file for files in inside for file in files)]
+
+
+def _describe_kernels(asked: CalibrateAsked) -> None:
+    from joulecast.calibrate.descriptions.own_kernels import own_kernel_lines, with_own_kernels
+    from joulecast.calibrate.rows.measured import read_rows
+    from joulecast.model.hardware.catalogue import load_gpu
+    from joulecast.model.hardware.description_writer import dump_description
+
+    rows = read_rows(asked.kernels or ())
+    described = with_own_kernels(rows, load_gpu(str(asked.base)), asked.name or "")
+    if asked.out is not None:
+        write_text(asked.out, dump_description(described.to_dict()))
+    output.progress(f"read {counted(len(rows), 'row')}; wrote {asked.out}")
+    lines = own_kernel_lines(described)
+    if asked.json:
+        output.print_json({"out": str(asked.out), "kernels": lines})
+    else:
+        output.print_table(lines, title=f"Own kernels of {described.name}")
 
 
 def _measured(asked: CalibrateAsked, device: str) -> tuple[Path, Outcome]:
