@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
-from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_masked, next_wider, pace
+from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_masked, next_power, next_wider, pace
 from joulecast.model.kernels.operators import DTYPE_BYTES, products_width
 from joulecast.model.kernels.positions import WINDOWS, looked_at
 
@@ -297,6 +297,8 @@ def _block(
         flops = flops * padded
     elif backend in FLASH_KERNELS:
         flops = flops * next_flash(shapes.head_dim, prefix, gpu, backward=backward)
+    elif backend == FLEX:
+        flops = flops * next_power(shapes.head_dim, prefix, gpu)
     dim = shapes.head_dim
     if backend == EFFICIENT:
         dim, slower = _efficient(dim, backward=backward)

@@ -79,3 +79,12 @@ def next_flash(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool) -
     width = np.maximum(widths[place], head_dim)
     there = width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu)
     return np.asarray(there * np.array(FLASH_BY[backward])[place])
+
+
+def next_power(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:
+    """Cycles of Triton's kernel over those that :func:`pace` has, shape ``(n,)``: its tiles are powers of two wide.
+
+    Source: ``QK_HEAD_DIM_ROUNDED`` in ``torch/_inductor/kernel/flex`` of PyTorch 2.11.
+    """
+    width = 2.0 ** np.ceil(np.log2(head_dim))
+    return np.asarray(width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu))

@@ -17,6 +17,7 @@ from joulecast.model.transformer import (
     hybrid_exchange,
     liger_loss,
     log_probabilities,
+    masked_attention,
     math_attention,
     multi_token,
     operator_checkpoints,
@@ -87,7 +88,7 @@ def micro_batch_bytes(
         logits=logits_bytes(s),
         layer_transient=max((one.layer_transient for one in each), default=0.0) or layer_transient_bytes(s),
         loss_transient=loss_transient_bytes(s),
-        user_buffers=_user_buffer_bytes(s),
+        user_buffers=max((one.user_buffers for one in each), default=0.0) or _user_buffer_bytes(s),
         exchange_buffers=_exchange_buffer_bytes(s),
         attention_transient=max((one.attention_transient for one in each), default=0.0) or attention_transient_bytes(s),
     )
@@ -116,19 +117,26 @@ def _ends_bytes(s: Shard, layer: Shard) -> float:
 
 
 def _user_buffer_bytes(s: Shard) -> float:
-    """ALiBi's tensor, of all layers, and buffers of stepwise communication.
+    """ALiBi's tensor and the mask, of all layers, and buffers of stepwise communication.
 
     Of the latter six gather (in FP8 where the products are) and four scatter. PyTorch's symmetric memory has one, as
     large as the largest sum that is scattered.
     """
     written = s.implementation.attention_backend == "unfused" or attention_kernel.alibi(s) == "mask"
     bias = s.config.alibi and written and s.implementation.modules == "joint"
-    tensor = float(bias * DTYPE_BYTES[s.implementation.dtype] * s.heads * s.sequence**2)
+    tensor = float(bias * DTYPE_BYTES[s.implementation.dtype] * s.heads * s.sequence**2) + _mask_bytes(s)
     if not s.implementation.tp_comm_overlap:
         return tensor
     if s.implementation.framework != "megatron":
         return tensor + s.activation_bytes
     return tensor + 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
+
+
+def _mask_bytes(s: Shard) -> float:
+    """What tells transformers' layers which scores count: one value of the residual stream's type each, or a flag."""
+    if transformers_attention.applies(s):
+        return float(s.batch * s.sequence**2 * DTYPE_BYTES[s.stream.implementation.dtype])
+    return float(s.batch * s.sequence**2 * masked_attention.masked(s))
 
 
 def _exchange_buffer_bytes(s: Shard) -> float:

@@ -61,9 +61,8 @@ def layer_bytes(s: Shard) -> float:
         copies = lora_kept.normed_inputs(s, lora)
     elif s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
         copies = len(modules_layer.projections(s)) + len(modules_layer.first_products(s))
-    inputs = s.config.layer_norms if pytorch_norm.unfused(s) else s.config.norm_inputs
     read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if _cast_anew(s) else size
-    norms = hidden * (inputs * _norm_input(s) * s.norm_tokens + copies * read * s.tokens)
+    norms = hidden * (_norm_inputs(s) * s.norm_tokens + copies * read * s.tokens)
     widths = s.tokens * size * _attention_width(s) + mlp_bytes(s)
     weights = 0 if s.implementation.prepared else hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
     if s.state_space is not None:
@@ -97,7 +96,7 @@ def first_norm_bytes(s: Shard) -> float:
     if not eager_layer.before_block(s):
         return 0.0
     moments = 2 if s.config.norm == "layernorm" else 1
-    return s.norm_tokens * (s.config.hidden * _norm_input(s) + WIDE * moments)
+    return s.norm_tokens * (s.config.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
 
 
 def final_norm_bytes(s: Shard) -> float:
@@ -109,7 +108,7 @@ def final_norm_bytes(s: Shard) -> float:
 
 def final_norm_input_bytes(s: Shard) -> float:
     """Of that norm without its result."""
-    return s.config.hidden * _norm_input(s) * s.norm_tokens
+    return s.config.hidden * _norm_input(_read_by_norms(s)) * s.norm_tokens
 
 
 def head_weight_bytes(s: Shard, vocab: int) -> float:
@@ -127,9 +126,22 @@ def kept_logit_bytes(s: Shard) -> float:
     return float(DTYPE_BYTES[s.implementation.dtype]) if whole_graph(s) else WIDE
 
 
+def _norm_inputs(s: Shard) -> float:
+    """Bytes that a layer's norms keep of a value beside their results; those behind blocks read what products give."""
+    apart = pytorch_norm.unfused(s) or pytorch_norm.widens(s)
+    count = s.config.layer_norms if apart else s.config.norm_inputs
+    behind = s.config.halves if eager_layer.after_block(s) else 0
+    return (count - behind) * _norm_input(_read_by_norms(s)) + behind * _norm_input(s)
+
+
+def _read_by_norms(s: Shard) -> Shard:
+    """The type in which norms in front of blocks keep what they read: Nemotron's cast it to the products' type."""
+    return s if s.config.norm_formula == "shifted" else s.stream
+
+
 def _norm_input(s: Shard) -> float:
-    """Bytes that a norm keeps of a value beside its result."""
-    size = float(DTYPE_BYTES[s.stream.implementation.dtype])
+    """Bytes that a norm keeps of a value of this type beside its result."""
+    size = WIDE if pytorch_norm.widens(s) else float(DTYPE_BYTES[s.implementation.dtype])
     if not pytorch_norm.unfused(s):
         return size
     if s.implementation.lora is not None:  # nothing of what a frozen weight multiplies
@@ -142,8 +154,14 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
     there = not whole_graph(s) or s.config.rotary_fraction < 1
-    turned = s.attention_width if transformers_rotary.attention_turned(s) and there else 0
+    turned = s.attention_width if transformers_rotary.attention_turned(s) and there and _keeps_result(s) else 0
     return turned + gated_attention.kept_width(s) + _read_by_attention(s)
+
+
+def _keeps_result(s: Shard) -> bool:
+    """Whether the product behind attention keeps its input as it is: a frozen one keeps none, an adapter its own."""
+    lora = s.implementation.lora
+    return lora is None or ("output" in lora.targets and lora_kept.shares_inputs(s, lora))
 
 
 def _read_by_attention(s: Shard) -> int:

@@ -47,7 +47,10 @@ def gradients_at_peak(
     """
     run, config = one.shard.implementation, one.shard.config
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
-        return gradient_copies(one, rank, split) * gradients + max(0.0, of_table - kept)
+        anew = 0.0
+        if rank.micro_batches > 1 and modules_kept.whole_graph(one.shard):  # gives all of its gradients at its end
+            anew = max(0.0, gradients - _table(one) * DTYPE_BYTES[run.kept_gradient_dtype])
+        return gradient_copies(one, rank, split) * gradients + max(0.0, of_table + anew - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
     head = local_vocabulary(config.vocab, head_is_split(run), run) * config.hidden * kept_type / split.gradients

@@ -17,7 +17,7 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer import float8_linear, lora_linear
+from joulecast.model.transformer import float8_linear, lora_linear, pytorch_norm
 from joulecast.model.transformer.row_operators import rounded, widened
 
 
@@ -29,7 +29,7 @@ def forward(
     ``wide`` says whether its input comes in the parameters' type, ``shared`` whether FP8 of it is there already.
     """
     product = float8_linear.forward(name, s, outputs, inputs, shared=shared)
-    adapter = lora_linear.forward(name, s, outputs, inputs, wide=wide and s.implementation.autocast)
+    adapter = lora_linear.forward(name, s, outputs, inputs, wide=wide and _gives_wide(s))
     made = lora_linear.written_out(f"{name}.weight", s, outputs * inputs)
     if s.implementation.prepared:
         entered = (rounded(f"{name}.round", s.tokens * inputs),) if wide else ()
@@ -50,12 +50,13 @@ def backward(
     shared: bool = False,
 ) -> tuple[Launch, ...]:
     """Gradients of a linear layer, as :func:`joulecast.model.transformer.eager_layer.linear_backward` has them."""
-    in_fp32 = wide and s.implementation.autocast
+    in_fp32 = wide and _gives_wide(s)
     adapter, joined = lora_linear.backward(name, s, outputs, inputs, accumulate, wide=in_fp32)
     if not s.implementation.autocast or s.implementation.prepared:
         product = eager.linear_backward(name, s, outputs, inputs, bias, accumulate, shared=shared)
         made = lora_linear.written_out(f"{name}.dgrad", s, outputs * inputs)
-        entered = (rounded(f"{name}.dgrad.round", s.tokens * outputs),) if in_fp32 else ()
+        rounds = in_fp32 and s.implementation.prepared
+        entered = (rounded(f"{name}.dgrad.round", s.tokens * outputs),) if rounds else ()
         left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, s.implementation.dtype),) if in_fp32 else ()
         return (*adapter, *entered, *made, *product, *left, *joined)
     launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
@@ -70,20 +71,21 @@ def backward(
     )
 
 
+def _gives_wide(s: Shard) -> bool:
+    """Whether what is said to be wide comes in fp32."""
+    return s.implementation.autocast or pytorch_norm.widens(s)
+
+
 def casts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True) -> tuple[Launch, ...]:
-    """Weight and input as a product takes them; nothing without autocast."""
-    if not s.implementation.autocast:
-        return ()
-    return (
-        rounded(f"{name}.weight.round", outputs * inputs),
-        *((rounded(f"{name}.round", s.tokens * inputs),) if wide else ()),
-    )
+    """Weight and input as a product takes them; nothing without autocast, no weight of the products' type."""
+    weight = (rounded(f"{name}.weight.round", outputs * inputs),) if s.implementation.autocast else ()
+    return (*weight, *((rounded(f"{name}.round", s.tokens * inputs),) if wide and _gives_wide(s) else ()))
 
 
 def uncasts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool, completes: str) -> tuple[Launch, ...]:
     """Gradient of :func:`casts`."""
-    if not s.implementation.autocast:
-        return ()
     dtype = s.implementation.dtype
-    weight = replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=completes)
-    return (*((widened(f"{name}.dgrad.widen", s.tokens * inputs, dtype),) if wide else ()), weight)
+    left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, dtype),) if wide and _gives_wide(s) else ()
+    if not s.implementation.autocast:
+        return left
+    return (*left, replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=completes))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import liger_kernels, unfused_norm
+from joulecast.model.transformer.row_operators import rounded, widened
 
 
 def unfused(s: Shard) -> bool:
@@ -16,8 +18,26 @@ def unfused(s: Shard) -> bool:
     return run.modules == "transformers" and written and not run.compiled and not liger_kernels.swaps_norms(s)
 
 
+def widens(s: Shard) -> bool:
+    """Whether a layer norm takes a narrow residual stream in fp32 and leaves it so: ``torch.autocast`` beside adapters.
+
+    Nemotron's casts what it reads to the products' type itself.
+    """
+    run, written = s.implementation, s.config.norm == "layernorm" and s.config.norm_formula != "shifted"
+    return run.modules == "transformers" and written and run.casts_adapters and not (run.autocast or unfused(s))
+
+
+def _wide(s: Shard) -> Shard:
+    """The same with a residual stream in fp32."""
+    return replace(s, implementation=replace(s.implementation, dtype="fp32"))
+
+
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
+    if widens(s):
+        values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+        weights = (widened(f"{name}.{part}.widen", s.config.hidden, dtype) for part in ("weight", "bias"))
+        return (widened(f"{name}.widen", values, dtype), *weights, eager.norm_forward(name, _wide(s)))
     if liger_kernels.swaps_norms(s):
         return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.config.hidden),)
     if unfused(s):
@@ -63,6 +83,9 @@ def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]
 
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels, and the accumulation of its parameters' gradients."""
+    if widens(s):
+        kernels, sums = eager.norm_backward(name, _wide(s), accumulate)
+        return (*kernels, rounded(f"{name}.grad.round", s.norm_tokens * s.config.hidden)), sums
     kernels, sums = eager.norm_backward(name, s.stream, accumulate)
     if undone := _undone(s):
         done = "" if accumulate else f"{name}.weight"

@@ -189,3 +189,15 @@ def test_a_trace_tells_documents_of_few_lengths():
     assert again == few
     many = Documents(tuple((float(length), 1.0) for length in range(1, 40)))
     assert "documents" not in operator_text(replace(few, documents=many))
+
+
+def test_flex_attention_runs_in_tiles_of_powers_of_two(h200):
+    """Heads of 80 and 96 take what 128 does, those of 64 less."""
+    times = {d: time_of_flex(d, h200) for d in (64, 80, 96, 128)}
+    assert times[80] == pytest.approx(times[128], rel=0.05) and times[96] == pytest.approx(times[128], rel=0.05)
+    assert times[64] < 0.75 * times[128]
+
+
+def time_of_flex(head_dim, gpu):
+    one = Attention(1, 16, 16, 8192, head_dim, backend="flex")
+    return lower([one], gpu).core_cycles[0]

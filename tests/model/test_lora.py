@@ -250,3 +250,30 @@ def test_operations_of_the_model_leave_out_gradients_of_frozen_weights() -> None
     whole, frozen = training_flops(LLAMA, TOKENS, 1.0), training_flops(LLAMA, TOKENS, 1.0, 1000)
     weights = LLAMA.parameters - LLAMA.embedding_parameters - (2 * LLAMA.layers + 1) * LLAMA.hidden
     assert whole - frozen == pytest.approx(2.0 * weights - 6000.0)
+
+
+def test_autocast_takes_layer_norms_in_fp32() -> None:
+    """As ``torch.autocast`` does beside adapters in fp32: what a norm reads is widened, what it gives is rounded."""
+    config = parse_config(
+        {
+            "model_type": "gpt_neox",
+            "hidden_size": 256,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+            "vocab_size": 512,
+            "use_parallel_residual": True,
+        },
+        name="neox",
+        file="config.json",
+    )
+    cast, plain = (run("qkv", "up", dtype=dtype) for dtype in ("fp32", "bf16"))
+    forward, backward = (
+        {one.operator.name: one.operator for one in of(config, cast, 1, TOKENS)}
+        for of in (step.layer_forward, step.layer_backward)
+    )
+    assert {"norm1.widen", "norm2.widen", "qkv.round", "up.round"} <= set(forward)
+    assert forward["norm1"].dtype == "fp32" and "qkv.lora.widen" not in forward
+    assert {"norm1.grad.round", "qkv.dgrad.widen"} <= set(backward) and "qkv.lora.grad.round" not in backward
+    assert not any("norm1.widen" in name for name in names(step.layer_forward(config, plain, 1, TOKENS)))
+    assert "query.lora.widen" in names(step.layer_forward(LLAMA, run(dtype="fp32"), 1, TOKENS))  # RMSNorm gives bf16
