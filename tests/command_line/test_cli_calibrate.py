@@ -458,7 +458,7 @@ def test_no_process_of_a_group_outlives_it(ending: str, tmp_path: Path, monkeypa
 def test_a_member_of_a_group_ends_with_who_started_it(killed: str) -> None:
     """Nobody else ends it where these are killed: it would hold its GPU."""
     member = "import sys, time; from joulecast.calibrate.microbenchmarks.distributed import end_with\n"
-    member += "end_with(int(sys.argv[1]), 0.05); print(__import__('os').getpid(), flush=True); time.sleep(60)"
+    member += "end_with(int(sys.argv[1])); print(__import__('os').getpid(), flush=True); time.sleep(60)"
     launcher = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], sys.argv[2]])"
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as starter:
         arguments = [sys.executable, "-c", launcher, member, str(starter.pid)]
