@@ -11,7 +11,7 @@ from os.path import exists
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, counted
 from joulecast.files import read_text
 from joulecast.simulator.job_files.accelerate import refuse_alone
 from joulecast.simulator.job_files.asked import Asked
@@ -97,6 +97,13 @@ class Conversion:
     warnings: tuple[str, ...]
     passed_over: tuple[str, ...]
     missing: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        missing = ", ".join(self.missing) or "nothing"
+        return (
+            f"Conversion({counted(len(self.sources), 'key')}, {counted(len(self.warnings), 'warning')}, "
+            f"missing: {missing})"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dictionary."""
