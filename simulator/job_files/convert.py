@@ -20,6 +20,7 @@ from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.megatron import megatron_commands, megatron_draft, yaml_draft
 from joulecast.simulator.job_files.megatron_yaml import is_megatron_yaml
+from joulecast.simulator.job_files.named_files import written_by_script
 from joulecast.simulator.job_files.nemo import is_nemo_command, is_nemo_yaml, nemo_command_draft, nemo_yaml_draft
 from joulecast.simulator.job_files.plan_text import plan_text
 from joulecast.simulator.job_files.settings_file import SettingsFile
@@ -222,6 +223,11 @@ def _yaml(text: str, path: Path, asked: Asked) -> Draft:
 def _script(text: str, file: str, asked: Asked) -> Draft:
     script = read_script(text, file, asked.environment)
     _refuse_unread(script, file)
+    with written_by_script(script.written):
+        return _of_script(script, asked, file)
+
+
+def _of_script(script: Script, asked: Asked, file: str) -> Draft:
     readers = (
         (megatron_commands(script), megatron_draft),
         ([command for command in script.commands if is_torchtune_command(command)], torchtune_command_draft),
