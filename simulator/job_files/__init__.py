@@ -21,5 +21,6 @@ Read in this order:
    ``nemo`` (NeMo and Megatron-Bridge as Megatron's flags) with ``nemo_names``.
 4. Launch scripts, from the bottom up: ``shell_tokens``, ``shell_syntax`` (a tree), ``shell_values``,
    ``shell_conditions`` and ``shell_loops`` (what words, conditions and loops come to), ``shell_slurm`` (what Slurm
-   sets), ``shell_sources`` (scripts that a script reads) and ``shell``, which says what commands are started.
+   sets), ``shell_sources`` (scripts that a script reads) and ``shell``, which says what commands are started; and
+   ``kubernetes``, which makes scripts of manifests.
 """

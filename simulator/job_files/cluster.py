@@ -29,7 +29,7 @@ def put_cluster(draft: Draft, asked: Asked, launch: Launch) -> str | None:
     if gpus is None:
         draft.missing[GPUS] = "how many GPUs there are (--gpus)"
     else:
-        source, line = ("--gpus", None) if asked.gpus else (launch.source, launch.line)
+        source, line = (asked.counted, None) if asked.gpus else (launch.source, launch.line)
         draft.put(GPUS, gpus, source, line)
     description = None if asked.gpu is None else load_gpu(asked.gpu)
     node = None if description is None else usual_node(description)

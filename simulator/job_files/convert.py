@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from os.path import exists
 from pathlib import Path
@@ -17,6 +17,7 @@ from joulecast.simulator.job_files.accelerate import refuse_alone
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.deepspeed import deepspeed_draft
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.kubernetes import is_manifest, pod_job
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.megatron import megatron_commands, megatron_draft, yaml_draft
 from joulecast.simulator.job_files.megatron_yaml import is_megatron_yaml
@@ -194,7 +195,10 @@ def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
     if path.suffix not in (".toml", ".json", *SUFFIXES):
         return _script(text, str(path), asked)
     if path.suffix in SUFFIXES:
-        draft = _yaml(text, path, asked)
+        tables, lines = parse_yaml(text, str(path))
+        if is_manifest(tables):
+            return _manifest(tables, lines, str(path), asked)
+        draft = _yaml(text, tables, lines, path, asked)
     else:
         draft = (torchtitan_draft if path.suffix == ".toml" else deepspeed_draft)(text, asked, str(path))
     if asked.environment:
@@ -205,8 +209,16 @@ def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
     return draft
 
 
-def _yaml(text: str, path: Path, asked: Asked) -> Draft:
-    tables, lines = parse_yaml(text, str(path))
+def _manifest(tables: Mapping[str, Any], lines: Mapping[str, int], file: str, asked: Asked) -> Draft:
+    """What the pods of Kubernetes start, on all of their GPUs."""
+    job = pod_job(tables, lines, file)
+    asked = replace(asked, environment={**job.environment, **asked.environment})
+    if asked.gpus is None and job.gpus:
+        asked = replace(asked, gpus=job.gpus, counted="GPUs of all pods")
+    return _script(job.text, file, asked)
+
+
+def _yaml(text: str, tables: Mapping[str, Any], lines: Mapping[str, int], path: Path, asked: Asked) -> Draft:
     if is_torchtune_yaml(tables):
         return torchtune_draft(SettingsFile(str(path), text, tables, lines=lines), Launch(), asked, str(path))
     if is_nemo_yaml(tables):

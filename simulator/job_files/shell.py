@@ -27,6 +27,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
 _DECLARING = ("export", "local", "declare", "readonly", "typeset")
 #: Commands whose words are shown or kept, not started.
 _SHOWING = ("echo", "printf", "cat", "set", "unset", "shift", "cd", "mkdir", "source", ".", "exit", "return", "trap")
+#: Options of a shell that runs a text, alone or among others.
+_TEXT = re.compile(r"-[a-z]*c")
 #: Most scripts that one may read, each time that it does so.
 MOST_SOURCED = 50
 _MARKED = re.compile(f"{COMPUTED}[^{END}]*{END}")
@@ -287,7 +289,7 @@ class _Reader:
         """The text of commands behind ``bash -c``."""
         texts = [spot.text for spot in spots]
         for place, text in enumerate(texts[:-2]):
-            if text.rpartition("/")[2] in ("bash", "sh") and texts[place + 1] in ("-c", "-lc"):
+            if text.rpartition("/")[2] in ("bash", "sh") and _TEXT.fullmatch(texts[place + 1]):
                 return texts[place + 2]
         return None
 
