@@ -51,7 +51,7 @@ spec:
     Worker:
       replicas: 2
       template:
-        spec: {{containers: [{{name: a, command: [/usr/sbin/sshd, -De], resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]}}
+        spec: {{containers: [{{name: a, command: [sshd, -De], resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]}}
 """
 TRAIN_JOB = f"""apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
