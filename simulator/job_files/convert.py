@@ -19,6 +19,12 @@ from joulecast.simulator.job_files.deepspeed import deepspeed_draft
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.kubernetes import is_manifest, pod_job
 from joulecast.simulator.job_files.launcher import Launch
+from joulecast.simulator.job_files.litgpt import (
+    is_litgpt_command,
+    is_litgpt_yaml,
+    litgpt_command_draft,
+    litgpt_yaml_draft,
+)
 from joulecast.simulator.job_files.megatron import megatron_commands, megatron_draft, yaml_draft
 from joulecast.simulator.job_files.megatron_yaml import is_megatron_yaml
 from joulecast.simulator.job_files.named_files import written_by_script
@@ -51,8 +57,8 @@ from joulecast.simulator.plan_file.source import apply_overrides
 #: How a command that is given as such is named in errors and in the plan.
 COMMAND = "command"
 REMEDY = (
-    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, DeepSpeed or Hugging "
-    "Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
+    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, LitGPT, DeepSpeed or "
+    "Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
 )
 
 #: What is said of settings that are in a program alone.
@@ -221,6 +227,8 @@ def _manifest(tables: Mapping[str, Any], lines: Mapping[str, int], file: str, as
 def _yaml(text: str, tables: Mapping[str, Any], lines: Mapping[str, int], path: Path, asked: Asked) -> Draft:
     if is_torchtune_yaml(tables):
         return torchtune_draft(SettingsFile(str(path), text, tables, lines=lines), Launch(), asked, str(path))
+    if is_litgpt_yaml(tables):
+        return litgpt_yaml_draft(tables, lines, asked, str(path))
     if is_nemo_yaml(tables):
         return nemo_yaml_draft(tables, lines, asked, str(path))
     if is_trainer_yaml(tables):
@@ -243,6 +251,7 @@ def _of_script(script: Script, asked: Asked, file: str) -> Draft:
     readers = (
         (megatron_commands(script), megatron_draft),
         ([command for command in script.commands if is_torchtune_command(command)], torchtune_command_draft),
+        ([command for command in script.commands if is_litgpt_command(command)], litgpt_command_draft),
         ([command for command in script.commands if is_torchtitan_command(command)], torchtitan_command_draft),
         ([command for command in script.commands if is_nemo_command(command)], nemo_command_draft),
         ([command for command in script.commands if is_trainer_command(command)], trainer_command_draft),

@@ -65,7 +65,7 @@ def pod_job(tables: Mapping[str, Any], lines: Mapping[str, int], file: str) -> P
         words = [str(word) for key in ("command", "args") for word in _list(container.get(key))]
         if words:
             key = next(name for name in ("args", "command") if container.get(name))
-            words = [_NAMED.sub(lambda found, own=own: own.get(found[1], found[0]), word) for word in words]
+            words = [_expanded(word, own) for word in words]
             commands.setdefault(shlex.join(words), lines.get(f"{path}.{key}", 1))
     if not commands:
         remedy = "Give the command that its image or its runtime starts: joulecast convert --gpus N -- torchrun …"
@@ -94,6 +94,10 @@ def _containers(value: Any, path: str, times: int) -> Iterator[tuple[int, Mappin
             yield times * (nodes if isinstance(nodes, int) else 1), inner, place
         else:
             yield from _containers(inner, place, times)
+
+
+def _expanded(word: str, environment: Mapping[str, str]) -> str:
+    return _NAMED.sub(lambda found: environment.get(found[1], found[0]), word)
 
 
 def _gpus(resources: Any) -> int:
