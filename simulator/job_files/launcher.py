@@ -61,10 +61,8 @@ def read_launch(words: Sequence[Spot], environment: Mapping[str, str]) -> Launch
         processes, machines = _number(options, ("--num-processes",)), _number(options, _NODES) or 1
         return Launch(processes, processes and processes // machines, "--num_processes", line)
     batch = {name: environment[name] for name in _BATCH if name in environment} if "srun" in names else {}
-    if "--include" in options:
-        return replace(_included(options["--include"]), line=line)
-    if "--exclude" in options:
-        return Launch()
+    if "deepspeed" in names and (chosen := {"--include", "--exclude"} & set(options)):
+        return replace(_included(options["--include"]), line=line) if "--include" in chosen else Launch()
     if names & set(_ELASTIC):
         per_node, nodes = _number(options, _PER_NODE), _elastic_nodes(options | batch, srun="srun" in names)
         if options.get("--nproc-per-node") in _ALL:
@@ -136,10 +134,15 @@ def script_place(words: Sequence[Spot]) -> int:
         if word.text.endswith(".py") and "/bin/" not in word.text:
             return place
         following = words[place + 1].text if place + 1 < len(words) else ""
-        if word.text in ("-m", "--module") and following and "torch" not in following:
-            place += 1
-            while place + 1 < len(words) and words[place].text.startswith("-"):
-                alone = "=" in words[place].text or _SWITCHES.fullmatch(words[place].text)
-                place += 1 if alone else 2
-            return place if place < len(words) else 0
+        if word.text == "--module" and following.startswith("-"):
+            return _behind_options(words, place + 1)
+        if word.text in ("-m", "--module") and following and "torch" not in following and following[0] != "-":
+            return place + 1
     return 0
+
+
+def _behind_options(words: Sequence[Spot], place: int) -> int:
+    """Where DeepSpeed's module stands behind more of its options; 0 if it does not."""
+    while place < len(words) and words[place].text.startswith("-"):
+        place += 1 if "=" in words[place].text or _SWITCHES.fullmatch(words[place].text) else 2
+    return place if place < len(words) else 0

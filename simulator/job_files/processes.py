@@ -78,6 +78,8 @@ def _is_plain(command: Command, place: int) -> bool:
 def _seen(command: Command) -> Launch | None:
     """GPUs of one node by those that the job may see, where its launcher takes all."""
     listed = command.environment.get("CUDA_VISIBLE_DEVICES", "")
-    if re.fullmatch(r"\d+(,\d+)*", listed) and not any(word.text.startswith("--exclude") for word in command.words):
+    words = [word.text for word in command.words]
+    excludes = "deepspeed" in words and any(text.startswith("--exclude") for text in words)
+    if re.fullmatch(r"\d+(,\d+)*", listed) and not excludes:
         return Launch(listed.count(",") + 1, None, "CUDA_VISIBLE_DEVICES", command.line)
     return None

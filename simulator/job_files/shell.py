@@ -187,7 +187,9 @@ class _Reader:
     def _forget(self, nodes: Block) -> None:
         """What these commands set is not known any more: only a run knows whether they run."""
         for node in nodes:
-            if isinstance(node, Simple):
+            if isinstance(node, Simple) and isinstance(node.words[0], Word) and node.words[0].text == WRITES:
+                self._simple(node)  # what it would write is known all the same
+            elif isinstance(node, Simple):
                 for name, line in _assigned(node):
                     why = f"{name}, which line {line} sets under a condition that only a run decides"
                     self._variables.values[name] = Spot(f"{COMPUTED}${why}{END}", line)

@@ -26,6 +26,7 @@ def convert(tmp_path, text, **options):
         ("deepspeed --include a@b:0 train.py", None, None),  # all of a, however many
         ("deepspeed --num_gpus 8 --exclude a:0 train.py", None, None),
         ("CUDA_VISIBLE_DEVICES=0,1 deepspeed --exclude a:0 train.py", None, None),
+        ("srun --exclude=node1 -N 2 torchrun --nproc_per_node 8 train.py", 16, None),
         ("deepspeed --module --num_gpus=8 a.b", 8, None),
         ("deepspeed --module --num_gpus 8 --no_local_rank a.b", 8, None),
         ("torchrun --nnodes 2:4 --nproc_per_node 8 train.py", 32, None),
@@ -85,6 +86,7 @@ def test_options_of_accelerate_win_over_its_configuration(tmp_path, options, key
         f"N=2\ncat <<EOF > ds.json\n{ZERO.replace('2', '$N')}\nEOF",
         f"if [ 1 = 1 ]; then\n  cat <<-EOF | tee ds.json > /dev/null\n\t{ZERO}\n\tEOF\nfi",
         f"tee ds.json <<B\n{ZERO}\nB",
+        f"if [ ! -f ds.json ]; then\ncat > ds.json <<EOF\n{ZERO}\nEOF\nfi",
     ],
 )
 def test_a_configuration_may_stand_in_the_script_itself(tmp_path, written):
