@@ -17,7 +17,7 @@ from joulecast.simulator.job_files.accelerate import refuse_alone
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.deepspeed import deepspeed_draft
 from joulecast.simulator.job_files.draft import Draft
-from joulecast.simulator.job_files.kubernetes import is_manifest, pod_job
+from joulecast.simulator.job_files.kubernetes import is_manifest, job_document, pod_job
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.litgpt import (
     is_litgpt_command,
@@ -201,7 +201,7 @@ def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
     if path.suffix not in (".toml", ".json", *SUFFIXES):
         return _script(text, str(path), asked)
     if path.suffix in SUFFIXES:
-        tables, lines = parse_yaml(text, str(path))
+        tables, lines = parse_yaml(job_document(text), str(path))
         if is_manifest(tables):
             return _manifest(tables, lines, str(path), asked)
         draft = _yaml(text, tables, lines, path, asked)

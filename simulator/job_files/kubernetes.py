@@ -18,7 +18,8 @@ from joulecast.files import is_whole
 #: How often what is in a table is there: of Kubeflow, JobSet and Volcano; of a Job.
 _TIMES = ("replicas", "parallelism")
 _GPU = re.compile(r"(?:nvidia|amd)\.com/gpu")
-#: ``$(NAME)`` of a container's environment.
+#: Where documents of a YAML begin, and which is a job's; ``$(NAME)`` of a container's environment.
+_DOCUMENTS, _KIND = re.compile(r"^(?=---)", re.M), re.compile(r"^kind:[ \t]*(\w*Job|JobSet)\b", re.M)
 _NAMED = re.compile(r"\$\(([A-Za-z_]\w*)\)")
 
 
@@ -39,6 +40,16 @@ class PodJob:
     text: str
     environment: Mapping[str, str]
     gpus: int | None
+
+
+def job_document(text: str) -> str:
+    """Of a YAML of several documents the first that is a job of Kubernetes, on its own lines; else all of it."""
+    lines = 0
+    for document in _DOCUMENTS.split(text):
+        if _KIND.search(document):
+            return "\n" * lines + document
+        lines += document.count("\n")
+    return text
 
 
 def is_manifest(tables: Mapping[str, Any]) -> bool:

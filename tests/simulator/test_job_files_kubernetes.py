@@ -114,6 +114,14 @@ def test_a_containers_environment_is_in_its_arguments(tmp_path):
     assert found.sources["workload.sequence_length"] == f"max_length (line {line})"
 
 
+def test_the_first_job_of_several_documents_is_read(tmp_path):
+    before = "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n---\n"
+    found = convert(tmp_path, f"{before}{PYTORCH_JOB}---\n{JOB_SET}")
+    assert found.tables["cluster"]["gpus"] == 32
+    line = PYTORCH_JOB.splitlines().index("            args:") + 1 + before.count("\n")
+    assert found.sources["workload.sequence_length"] == f"max_length (line {line})"
+
+
 def test_a_manifest_without_a_command_says_what_to_give(tmp_path):
     with pytest.raises(InputError, match=r"job\.yaml: no container of this manifest has a command\. Give the command"):
         convert(tmp_path, TRAIN_JOB.partition("    command")[0])
