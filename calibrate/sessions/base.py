@@ -8,7 +8,7 @@ from pathlib import Path
 from joulecast.calibrate.descriptions.from_rows import facts_of
 from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.errors import InputError, nearest
-from joulecast.model.hardware.catalogue import gpu_names, read_gpu
+from joulecast.model.hardware.catalogue import gpu_names, gpus_called, products, read_gpu
 from joulecast.model.hardware.description import GpuDescription, Parameter
 
 #: How a simulated card calls itself before the name of what it simulates.
@@ -29,12 +29,10 @@ def base_name(facts: CardFacts) -> str:
     simulated = facts.name.removeprefix(SIMULATED)
     if facts.name.startswith(SIMULATED) and (simulated in names or Path(simulated).is_file()):
         return simulated
-    products = {name: str(read_gpu(name).device["product"].value) for name in names}
-    same = [name for name, product in products.items() if product.casefold() == facts.name.casefold()]
-    if same:
+    if same := gpus_called(facts.name):
         return min(same, key=lambda name: (len(name), name))
-    near = nearest(facts.name, products.values())
-    kinds = ", ".join(name for name, product in products.items() if product in near)
+    near = nearest(facts.name, products().values())
+    kinds = ", ".join(name for name, product in products().items() if product in near)
     such_as = f"; the nearest are {kinds}" if kinds else ""
     raise InputError(
         f"the catalogue has no {facts.name!r}",

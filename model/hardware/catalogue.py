@@ -31,7 +31,8 @@ def load_gpu(name_or_path: str | Path) -> GpuDescription:
     Parameters
     ----------
     name_or_path
-        A name of :func:`gpu_names`, or a path (anything with a folder or the ending ``.toml``).
+        A name of :func:`gpu_names`, what a driver calls the card, or a path (anything with a folder or the ending
+        ``.toml``).
 
     Raises
     ------
@@ -62,6 +63,48 @@ def all_gpus() -> tuple[list[str], list[InputError]]:
     return sorted(names), broken
 
 
+@lru_cache(maxsize=256)
+def catalogue_name(name: str) -> str:
+    """The catalogue's name of a GPU that is called as its driver does; other names, and paths, as they are.
+
+    Of descriptions that state the same facts about one card it is the shortest name.
+
+    Raises
+    ------
+    joulecast.errors.UnknownNameError
+        Cards of other facts have this name too; the message lists them.
+
+    Examples
+    --------
+    >>> catalogue_name("NVIDIA H100 80GB HBM3"), catalogue_name("h100-nvl")
+    ('h100-sxm', 'h100-nvl')
+    """
+    if is_path(name) or (name.islower() and " " not in name) or name in (*_built_in("gpus"), *_packaged()[0]):
+        return name
+    same = sorted(gpus_called(name), key=lambda one: (len(one), one))
+    facts = [{key: fact.value for key, fact in read_gpu(one).device.items()} for one in same]
+    if any(other != facts[0] for other in facts):
+        error = UnknownNameError("GPU", name, same)
+        error.reword(f"several GPUs are called {name!r}", error.key, f"Give one of {', '.join(same)}.")
+        raise error
+    return same[0] if same else name
+
+
+def gpus_called(product: str) -> list[str]:
+    """Names in the catalogue of the GPUs that a driver calls so, with or without its maker."""
+    return [name for name, own in products().items() if _bare(own) == _bare(product)]
+
+
+def products() -> dict[str, str]:
+    """What drivers or data sheets call each GPU, by name."""
+    return {name: str(read_gpu(name).device["product"].value) for name in gpu_names()}
+
+
+def _bare(product: str) -> str:
+    """A product's name without its maker, which drivers before 2021 leave out."""
+    return product.casefold().strip().removeprefix("nvidia ")
+
+
 def gpu_package(name_or_path: str | Path) -> str:
     """Name and version of the other package that adds a GPU; empty for shipped ones and for files.
 
@@ -70,7 +113,7 @@ def gpu_package(name_or_path: str | Path) -> str:
     joulecast.errors.UnknownNameError
         No such GPU.
     """
-    name = str(name_or_path)
+    name = catalogue_name(str(name_or_path))
     return "" if is_path(name) or name in _built_in("gpus") else _packaged_gpu(name).package
 
 
@@ -118,7 +161,7 @@ def load_training() -> Mapping[str, Parameter]:
 
 def read_gpu(name_or_path: str | Path) -> ParsedDescription:
     """A GPU description as its file, and the one that it is like, state it: what they leave out is not derived."""
-    name = str(name_or_path)
+    name = catalogue_name(str(name_or_path))
     return _read_gpu(name, ()) if is_path(name) else _read_shipped(name)
 
 
@@ -149,7 +192,7 @@ def _load_gpu(name: str, seen: tuple[str, ...]) -> GpuDescription:
     if isfile(name) and name not in (*_built_in("gpus"), *_packaged()[0]):
         remedy = "Give a TOML file, as joulecast calibrate --out GPU.toml writes it."
         raise InputError("a description of a GPU ends in .toml", file=name, remedy=remedy)
-    return _load_shipped(name, seen)
+    return _load_shipped(catalogue_name(name), seen)
 
 
 def _complete(parsed: ParsedDescription, seen: tuple[str, ...]) -> GpuDescription:

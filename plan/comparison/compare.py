@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, counted
 from joulecast.extras import data_frame
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.plan.comparison.ledgers import Item, LedgerDifference, difference_of, ledgers_of
@@ -93,6 +93,15 @@ class Comparison:
     notes: tuple[str, ...]
     currency: str = ""
     descriptions: tuple[GpuDescription, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        """A line for each plan."""
+        times, energies = self.results["time_s"], self.results["energy_j"]
+        lines = [
+            f"{name}: {time:.4g} s, {energy:.4g} J"
+            for name, time, energy in zip(self.names, times, energies, strict=True)
+        ]
+        return "\n  ".join([f"Comparison({counted(len(self.keys), 'different key')})", *lines])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""

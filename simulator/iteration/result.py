@@ -118,7 +118,7 @@ class Iteration:
     power_w_p05: float
     power_w_p95: float
     tokens: int
-    ranks: tuple[RankForecast, ...] = field(repr=False)
+    ranks: tuple[RankForecast, ...] = field(repr=False, hash=False)
     plan: Plan = field(repr=False)
     power_over_time: PowerOverTime = field(repr=False, compare=False)
     peak_ends: tuple[float, float] = field(default=(1.0, 1.0), repr=False)

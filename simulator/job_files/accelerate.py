@@ -40,17 +40,24 @@ _SYNC = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
 _STAGE = re.compile(r"(?:z(?:ero)?[_-]?(?:stage)?|stage)[_-]?([0-3])")
 #: Where the trainer's arguments name DeepSpeed's configuration; the first is a switch of scripts that start it by hand.
 _CONFIGS = ("deepspeed", "deepspeed_config", "ds_config", "ds_file")
+#: Tables of accelerate's configuration, and the options of its launch that stand in them.
+_TABLES = {
+    "fsdp_config": re.compile(r"fsdp_\w+"),
+    "deepspeed_config": re.compile(r"zero_stage|zero3_\w+|deepspeed_\w+|offload_\w+|gradient_clipping"),
+}
 #: As DeepSpeed's examples and accelerate call ZeRO's stage.
 _ZERO_STAGE = "zero_stage"
 
 
 def configured_launch(launch: Launch, settings: Sequence[SettingsFile]) -> Launch:
-    """The GPUs of a job: its launcher's, else those of accelerate's configuration."""
+    """The GPUs of a job: its launcher's, else accelerate's configuration's, on as many machines as either says."""
     for config in settings:
-        processes, machines = config.whole("num_processes"), config.whole("num_machines")
-        if launch.gpus is None and processes:
+        processes, machines = config.whole("num_processes"), config.whole("num_machines") or 1
+        if processes and launch.gpus is None:
             source, line = config.source("num_processes")
-            return Launch(processes, processes // (machines or 1) or None, source, line)
+            return Launch(processes, processes // machines or None, source, line)
+        if processes and launch.gpus == processes and machines > 1:
+            return replace(launch, gpus_per_node=processes // machines or None)
     return launch
 
 
@@ -221,12 +228,23 @@ def _words(value: Any) -> list[str]:
 
 
 def accelerate_settings(options: SettingsFile, file: str) -> list[SettingsFile]:
-    """The options of ``accelerate launch``, then the configuration that they name."""
-    found = [options]
+    """The options of ``accelerate launch``, which win over the configuration that they name."""
     name = options.raw("config_file")
-    if isinstance(name, str):
-        found.append(named_settings(name, file, "--config_file", options.line("config_file")))
-    return found
+    if not isinstance(name, str):
+        return [options]
+    config = named_settings(name, file, "--config_file", options.line("config_file"))
+    return [replace(config, over=_nested(options))]
+
+
+def _nested(options: SettingsFile) -> SettingsFile:
+    """Options in the tables that a configuration has for them."""
+    tables: dict[str, Any] = {}
+    lines = {}
+    for name, value in options.tables.items():
+        table = next((table for table, own in _TABLES.items() if own.fullmatch(name)), "")
+        (tables.setdefault(table, {}) if table else tables)[name] = value
+        lines[f"{table}.{name}".lstrip(".")] = options.line(name)
+    return replace(options, tables=tables, lines={key: line for key, line in lines.items() if line})
 
 
 def trl_settings(settings: SettingsFile, file: str) -> list[SettingsFile]:

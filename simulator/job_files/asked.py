@@ -25,6 +25,8 @@ class Asked:
         Variables that the job's environment sets.
     passed_over
         Flags of the user's own, which are not asked about.
+    counted
+        What says how many GPUs there are.
     """
 
     gpu: str | None = None
@@ -33,6 +35,7 @@ class Asked:
     power_limit_w: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     passed_over: frozenset[str] = frozenset()
+    counted: str = "--gpus"
 
     def named_model(self) -> ModelConfig:
         """The model that is named."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from joulecast.model.cluster.links import usual_node
-from joulecast.model.hardware.catalogue import load_gpu, load_node
+from joulecast.model.hardware.catalogue import catalogue_name, load_gpu, load_node
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch
@@ -24,12 +24,12 @@ def put_cluster(draft: Draft, asked: Asked, launch: Launch) -> str | None:
     if asked.gpu is None:
         draft.missing[GPU] = "the GPU, a name of `joulecast gpus` or the path of a description (--gpu)"
     else:
-        draft.put(GPU, asked.gpu, "--gpu")
+        draft.put(GPU, catalogue_name(asked.gpu), "--gpu")
     gpus = asked.gpus or launch.gpus
     if gpus is None:
         draft.missing[GPUS] = "how many GPUs there are (--gpus)"
     else:
-        source, line = ("--gpus", None) if asked.gpus else (launch.source, launch.line)
+        source, line = (asked.counted, None) if asked.gpus else (launch.source, launch.line)
         draft.put(GPUS, gpus, source, line)
     description = None if asked.gpu is None else load_gpu(asked.gpu)
     node = None if description is None else usual_node(description)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from os.path import exists
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import InputError
+from joulecast.errors import InputError, counted
 from joulecast.files import read_text
 from joulecast.simulator.job_files.accelerate import refuse_alone
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.deepspeed import deepspeed_draft
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.kubernetes import is_manifest, job_document, pod_job
 from joulecast.simulator.job_files.launcher import Launch
+from joulecast.simulator.job_files.litgpt import (
+    is_litgpt_command,
+    is_litgpt_yaml,
+    litgpt_command_draft,
+    litgpt_yaml_draft,
+)
 from joulecast.simulator.job_files.megatron import megatron_commands, megatron_draft, yaml_draft
 from joulecast.simulator.job_files.megatron_yaml import is_megatron_yaml
+from joulecast.simulator.job_files.named_files import written_by_script
 from joulecast.simulator.job_files.nemo import is_nemo_command, is_nemo_yaml, nemo_command_draft, nemo_yaml_draft
 from joulecast.simulator.job_files.plan_text import plan_text
 from joulecast.simulator.job_files.settings_file import SettingsFile
@@ -49,8 +57,8 @@ from joulecast.simulator.plan_file.source import apply_overrides
 #: How a command that is given as such is named in errors and in the plan.
 COMMAND = "command"
 REMEDY = (
-    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, DeepSpeed or Hugging "
-    "Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
+    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, LitGPT, DeepSpeed or "
+    "Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
 )
 
 #: What is said of settings that are in a program alone.
@@ -97,6 +105,13 @@ class Conversion:
     warnings: tuple[str, ...]
     passed_over: tuple[str, ...]
     missing: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        missing = ", ".join(self.missing) or "nothing"
+        return (
+            f"Conversion({counted(len(self.sources), 'key')}, {counted(len(self.warnings), 'warning')}, "
+            f"missing: {missing})"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested dictionary."""
@@ -186,7 +201,10 @@ def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
     if path.suffix not in (".toml", ".json", *SUFFIXES):
         return _script(text, str(path), asked)
     if path.suffix in SUFFIXES:
-        draft = _yaml(text, path, asked)
+        tables, lines = parse_yaml(job_document(text), str(path))
+        if is_manifest(tables):
+            return _manifest(tables, lines, str(path), asked)
+        draft = _yaml(text, tables, lines, path, asked)
     else:
         draft = (torchtitan_draft if path.suffix == ".toml" else deepspeed_draft)(text, asked, str(path))
     if asked.environment:
@@ -197,10 +215,20 @@ def _draft(job: str | Path | Sequence[str], asked: Asked) -> Draft:
     return draft
 
 
-def _yaml(text: str, path: Path, asked: Asked) -> Draft:
-    tables, lines = parse_yaml(text, str(path))
+def _manifest(tables: Mapping[str, Any], lines: Mapping[str, int], file: str, asked: Asked) -> Draft:
+    """What the pods of Kubernetes start, on all of their GPUs."""
+    job = pod_job(tables, lines, file)
+    asked = replace(asked, environment={**job.environment, **asked.environment})
+    if asked.gpus is None and job.gpus:
+        asked = replace(asked, gpus=job.gpus, counted="GPUs of all pods")
+    return _script(job.text, file, asked)
+
+
+def _yaml(text: str, tables: Mapping[str, Any], lines: Mapping[str, int], path: Path, asked: Asked) -> Draft:
     if is_torchtune_yaml(tables):
         return torchtune_draft(SettingsFile(str(path), text, tables, lines=lines), Launch(), asked, str(path))
+    if is_litgpt_yaml(tables):
+        return litgpt_yaml_draft(tables, lines, asked, str(path))
     if is_nemo_yaml(tables):
         return nemo_yaml_draft(tables, lines, asked, str(path))
     if is_trainer_yaml(tables):
@@ -215,9 +243,15 @@ def _yaml(text: str, path: Path, asked: Asked) -> Draft:
 def _script(text: str, file: str, asked: Asked) -> Draft:
     script = read_script(text, file, asked.environment)
     _refuse_unread(script, file)
+    with written_by_script(script.written):
+        return _of_script(script, asked, file)
+
+
+def _of_script(script: Script, asked: Asked, file: str) -> Draft:
     readers = (
         (megatron_commands(script), megatron_draft),
         ([command for command in script.commands if is_torchtune_command(command)], torchtune_command_draft),
+        ([command for command in script.commands if is_litgpt_command(command)], litgpt_command_draft),
         ([command for command in script.commands if is_torchtitan_command(command)], torchtitan_command_draft),
         ([command for command in script.commands if is_nemo_command(command)], nemo_command_draft),
         ([command for command in script.commands if is_trainer_command(command)], trainer_command_draft),

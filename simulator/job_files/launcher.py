@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecast.files import is_whole
+from joulecast.simulator.job_files.shell_slurm import slurm_gpus
 from joulecast.simulator.job_files.shell_values import Spot, marks
 
 #: Launchers that start a process for each GPU of a node, and their options for GPUs of a node and for nodes.
@@ -22,6 +23,13 @@ _SRUN_PER_NODE = ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE")
 _BATCH = (_SRUN_NODES[-1], _SRUN_PER_NODE[-1], "SLURM_NTASKS")
 #: Slurm's short options with their values behind them.
 _JOINED = re.compile(r"(-[nN])(\d+)")
+#: ``srun``'s for GPUs of a node, behind what Slurm has set from those of the batch; and values of ``torchrun`` for all.
+_SRUN_GPUS = ("--gpus-per-node", "--gres", "SLURM_GPUS_ON_NODE")
+_ALL = ("gpu", "auto")
+#: DeepSpeed's options without a value, which may stand behind ``--module`` and in front of the script.
+_SWITCHES = re.compile(r"--(no_\w+|force_multi|save_pid|bind_cores_to_rank|elastic_training)")
+#: ``host:0,1@host:0,1`` of DeepSpeed.
+_INCLUDED = re.compile(r"[\w.-]+:\d+(,\d+)*")
 #: Options of launchers for a list of hosts, which is not read.
 _HOSTS = {"--hostfile", "-H", "--host"}
 
@@ -53,10 +61,15 @@ def read_launch(words: Sequence[Spot], environment: Mapping[str, str]) -> Launch
         processes, machines = _number(options, ("--num-processes",)), _number(options, _NODES) or 1
         return Launch(processes, processes and processes // machines, "--num_processes", line)
     batch = {name: environment[name] for name in _BATCH if name in environment} if "srun" in names else {}
+    if "deepspeed" in names and (chosen := {"--include", "--exclude"} & set(options)):
+        return replace(_included(options["--include"]), line=line) if "--include" in chosen else Launch()
     if names & set(_ELASTIC):
         per_node, nodes = _number(options, _PER_NODE), _elastic_nodes(options | batch, srun="srun" in names)
+        if options.get("--nproc-per-node") in _ALL:
+            per_node = _of_a_node(dict(environment) | options)
         gpus = per_node * nodes if per_node and nodes else None
-        return Launch(gpus, per_node, "--nproc_per_node and --nnodes", line)
+        most = f", the most of {options['--nnodes']}" if ":" in options.get("--nnodes", "") else ""
+        return Launch(gpus, per_node, f"--nproc_per_node and --nnodes{most}", line)
     if names & {"srun", "mpirun", "mpiexec"}:
         return _tasks(options | batch, line, srun="srun" in names)
     return Launch()
@@ -69,6 +82,19 @@ def _elastic_nodes(options: Mapping[str, str], *, srun: bool) -> int | None:
     if srun:
         return _number(options, _SRUN_NODES)
     return None if _HOSTS & set(options) else 1
+
+
+def _of_a_node(options: Mapping[str, str]) -> int | None:
+    """GPUs that Slurm gives a job on each node."""
+    return next((gpus for name in _SRUN_GPUS if (gpus := slurm_gpus(options.get(name, "")))), None)
+
+
+def _included(hosts: str) -> Launch:
+    """GPUs that DeepSpeed is told to use: those that each host lists."""
+    each = [host.count(",") + 1 for host in hosts.split("@") if _INCLUDED.fullmatch(host)]
+    if len(each) < hosts.count("@") + 1:  # of a host without a list it takes all
+        return Launch()
+    return Launch(sum(each), each[0] if len(set(each)) == 1 and len(each) > 1 else None, "--include")
 
 
 def _tasks(options: Mapping[str, str], line: int | None, *, srun: bool) -> Launch:
@@ -108,6 +134,15 @@ def script_place(words: Sequence[Spot]) -> int:
         if word.text.endswith(".py") and "/bin/" not in word.text:
             return place
         following = words[place + 1].text if place + 1 < len(words) else ""
+        if word.text == "--module" and following.startswith("-"):
+            return _behind_options(words, place + 1)
         if word.text in ("-m", "--module") and following and "torch" not in following and following[0] != "-":
             return place + 1
     return 0
+
+
+def _behind_options(words: Sequence[Spot], place: int) -> int:
+    """Where DeepSpeed's module stands behind more of its options; 0 if it does not."""
+    while place < len(words) and words[place].text.startswith("-"):
+        place += 1 if "=" in words[place].text or _SWITCHES.fullmatch(words[place].text) else 2
+    return place if place < len(words) else 0

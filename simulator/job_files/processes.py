@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 from joulecast.files import is_whole
 from joulecast.simulator.job_files.draft import Draft
@@ -78,11 +77,9 @@ def _is_plain(command: Command, place: int) -> bool:
 
 def _seen(command: Command) -> Launch | None:
     """GPUs of one node by those that the job may see, where its launcher takes all."""
+    listed = command.environment.get("CUDA_VISIBLE_DEVICES", "")
     words = [word.text for word in command.words]
-    included = next((after for word, after in pairwise(words) if word == "--include"), "")
-    included = next((word.partition("=")[2] for word in words if word.startswith("--include=")), included)
-    listed = included.partition(":")[2] or command.environment.get("CUDA_VISIBLE_DEVICES", "")
-    if not re.fullmatch(r"\d+(,\d+)*", listed) or "@" in included:
-        return None
-    source = "--include" if included else "CUDA_VISIBLE_DEVICES"
-    return Launch(listed.count(",") + 1, None, source, command.line)
+    excludes = "deepspeed" in words and any(text.startswith("--exclude") for text in words)
+    if re.fullmatch(r"\d+(,\d+)*", listed) and not excludes:
+        return Launch(listed.count(",") + 1, None, "CUDA_VISIBLE_DEVICES", command.line)
+    return None

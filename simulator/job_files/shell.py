@@ -19,7 +19,7 @@ from joulecast.simulator.job_files.shell_loops import is_over_arguments, turns
 from joulecast.simulator.job_files.shell_slurm import slurm_variables
 from joulecast.simulator.job_files.shell_sources import is_own, sourced_tokens
 from joulecast.simulator.job_files.shell_syntax import Block, Case, Function, Group, If, Loop, Node, Simple, parse
-from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, Array, Operator, Word, tokens
+from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, WRITES, Array, Operator, Word, tokens
 from joulecast.simulator.job_files.shell_values import Spot, Variables, as_unset
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
@@ -27,6 +27,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
 _DECLARING = ("export", "local", "declare", "readonly", "typeset")
 #: Commands whose words are shown or kept, not started.
 _SHOWING = ("echo", "printf", "cat", "set", "unset", "shift", "cd", "mkdir", "source", ".", "exit", "return", "trap")
+#: Options of a shell that runs a text, alone or among others.
+_TEXT = re.compile(r"-[a-z]*c")
 #: Most scripts that one may read, each time that it does so.
 MOST_SOURCED = 50
 _MARKED = re.compile(f"{COMPUTED}[^{END}]*{END}")
@@ -70,11 +72,14 @@ class Script:
         Variables that it does not set and that were taken as unset, with the lines of where that mattered.
     absent
         Scripts that it reads with ``source`` and that are not there, with their lines.
+    written
+        Texts that it has in it and writes to files, by their names.
     """
 
     commands: tuple[Command, ...]
     unset: Mapping[str, int]
     absent: Mapping[str, int]
+    written: Mapping[str, str]
 
 
 def read_script(text: str, file: str, given: Mapping[str, str]) -> Script:
@@ -96,7 +101,7 @@ def read_script(text: str, file: str, given: Mapping[str, str]) -> Script:
     variables = Variables(file, {name: Spot(value, 1) for name, value in environment.items()})
     reader = _Reader(variables, environment)
     reader.block(parse(tokens(text, file), file))
-    return Script(tuple(reader.commands), variables.unset, reader.absent)
+    return Script(tuple(reader.commands), variables.unset, reader.absent, reader.written)
 
 
 class _Reader:
@@ -107,6 +112,7 @@ class _Reader:
         self._launcher: tuple[Spot, ...] = ()  # of srun, which starts the text that is followed
         self._functions: dict[str, Block] = {}
         self.absent: dict[str, int] = {}
+        self.written: dict[str, str] = {}
         self._depth = self._sourced = self._turns = 0
 
     def block(self, nodes: Block) -> bool | None:
@@ -181,7 +187,9 @@ class _Reader:
     def _forget(self, nodes: Block) -> None:
         """What these commands set is not known any more: only a run knows whether they run."""
         for node in nodes:
-            if isinstance(node, Simple):
+            if isinstance(node, Simple) and isinstance(node.words[0], Word) and node.words[0].text == WRITES:
+                self._simple(node)  # what it would write is known all the same
+            elif isinstance(node, Simple):
                 for name, line in _assigned(node):
                     why = f"{name}, which line {line} sets under a condition that only a run decides"
                     self._variables.values[name] = Spot(f"{COMPUTED}${why}{END}", line)
@@ -262,6 +270,8 @@ class _Reader:
             self._depth -= 1
         elif name in ("source", ".") and len(spots) > 1:
             self._source(spots[1])
+        elif name == WRITES:
+            self.written[spots[1].text] = spots[-1].text
         elif name not in _SHOWING:
             self.commands.append(Command((*self._launcher, *spots), {**self._exported, **own}))
 
@@ -281,7 +291,7 @@ class _Reader:
         """The text of commands behind ``bash -c``."""
         texts = [spot.text for spot in spots]
         for place, text in enumerate(texts[:-2]):
-            if text.rpartition("/")[2] in ("bash", "sh") and texts[place + 1] in ("-c", "-lc"):
+            if text.rpartition("/")[2] in ("bash", "sh") and _TEXT.fullmatch(texts[place + 1]):
                 return texts[place + 2]
         return None
 

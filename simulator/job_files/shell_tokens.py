@@ -17,7 +17,9 @@ UNSET, COMPUTED, END = "\x01", "\x02", "\x03"
 MARKS = (UNSET, COMPUTED)
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(")
 _REDIRECTION = re.compile(r"\d*(?:&>>?|<<<|<<-?|>>|[<>]&?)[ \t]*")
-_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
+_HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)(\w+)")
+#: Stands as the command that writes a text which the script has in it: the file, and the text.
+WRITES = "\x04"
 _CLOSING = {"(": ")", "{": "}"}
 
 
@@ -66,7 +68,8 @@ class _Scanner:
 
     def __init__(self, text: str, file: str) -> None:
         self._text, self._file, self._at, self._line = text, file, 0, 1
-        self._heredocs: list[str] = []
+        self._heredocs: list[re.Match[str]] = []
+        self._written = ""  # where the output of this line's command goes
 
     def run(self) -> list[Token]:
         """All tokens."""
@@ -75,6 +78,10 @@ class _Scanner:
             token = self._next()
             if token is not None:
                 found.append(token)
+            if self._heredocs and token == Operator(";", self._line - 1):
+                found += self._texts(_teed(found) or self._written)
+            if isinstance(token, Operator):
+                self._written = ""
         return found
 
     def _skip_blanks(self) -> bool:
@@ -96,12 +103,11 @@ class _Scanner:
         text, at, line = self._text, self._at, self._line
         if text[at] == "\n":
             self._advance(at + 1)
-            self._skip_heredocs()
             return Operator(";", line)
         if text.startswith("((", at):
             return self._word(self._closed(at))
         if match := _REDIRECTION.match(text, at):
-            self._redirected(match.end())
+            self._redirected(match)
             return None
         for operator in OPERATORS:
             if text.startswith(operator, at):
@@ -112,20 +118,32 @@ class _Scanner:
             return Array(match[1], bool(match[2]), self._items(line), line)
         return self._word(self._word_end(at))
 
-    def _redirected(self, end: int) -> None:
-        """Pass over where output goes or input comes from."""
+    def _redirected(self, match: re.Match[str]) -> None:
+        """Pass over where output goes or input comes from; note which file a text goes to."""
         heredoc = _HEREDOC.match(self._text, self._at)
         if heredoc and not self._text.startswith("<<<", self._at):
-            self._heredocs.append(heredoc[2])
-        self._advance(end)
+            self._heredocs.append(heredoc)
+        self._advance(match.end())
         if self._at < len(self._text) and self._text[self._at] not in "\n;|":
-            self._advance(max(self._word_end(self._at), self._at))
+            start = self._at
+            self._advance(max(self._word_end(start), start))
+            if match[0].strip() in (">", "1>"):
+                self._written = self._text[start : self._at]
 
-    def _skip_heredocs(self) -> None:
-        for delimiter in self._heredocs:
-            end = re.compile(rf"^[ \t]*{delimiter}[ \t]*$", re.M).search(self._text, self._at)
+    def _texts(self, file: str) -> list[Token]:
+        """Commands that write the texts that begin here, each up to its last line; of those of no file none."""
+        found: list[Token] = []
+        for heredoc in self._heredocs:
+            end = re.compile(rf"^[ \t]*{heredoc[3]}[ \t]*$", re.M).search(self._text, self._at)
+            start, line = self._at, self._line
             self._advance(len(self._text) if end is None else end.end())
+            text = self._text[start : len(self._text) if end is None else end.start()]
+            text = re.sub(r"^\t+", "", text, flags=re.M) if heredoc[1] else text
+            if file:
+                raw = _single(text) if heredoc[2] else _double(text)
+                found += [Word(WRITES, line), Word(file, line), Word(raw, line), Operator(";", line)]
         self._heredocs.clear()
+        return found
 
     def _items(self, line: int) -> tuple[Word, ...]:
         """Words of an array up to its bracket; ends of lines are spaces."""
@@ -208,3 +226,24 @@ class _Scanner:
         to = min(to, len(self._text))
         self._line += self._text.count("\n", self._at, to)
         self._at = to
+
+
+def _teed(found: list[Token]) -> str:
+    """The file that the last command writes its input to, if it is ``tee``."""
+    names: list[str] = []
+    for token in reversed(found[:-1]):
+        if isinstance(token, Operator):
+            break
+        if isinstance(token, Word) and not token.text.startswith("-"):
+            names.append(token.text)
+    return names[-2] if names[-1:] == ["tee"] and len(names) > 1 else ""
+
+
+def _single(text: str) -> str:
+    """A text as a word in which nothing is expanded."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _double(text: str) -> str:
+    """A text as a word in which variables are expanded, and quotes stay."""
+    return '"' + re.sub(r'(\\?)"', lambda found: r"\\" * bool(found[1]) + r"\"", text) + '"'

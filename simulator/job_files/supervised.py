@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 
-from joulecast.files import read_text
 from joulecast.simulator.job_files.draft import Draft
-from joulecast.simulator.job_files.named_files import named_path
+from joulecast.simulator.job_files.named_files import named_path, named_text
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
 
@@ -26,7 +25,7 @@ def runs_sft_trainer(command: Command, place: int, file: str) -> bool:
     name = command.words[place].text
     path = named_path(name, file) if name.endswith(".py") else None
     if path is not None:
-        return _TRAINER in read_text(path, "Python")
+        return _TRAINER in named_text(path, "Python")
     return _NAME in re.split(r"[\W_]", name.rpartition("/")[2].lower())
 
 

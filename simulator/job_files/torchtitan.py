@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.files import is_whole, parse_toml, read_text
+from joulecast.files import is_whole, parse_toml
 from joulecast.model.architecture.hf import load_model, model_names
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.job_files.asked import Asked
@@ -20,7 +20,7 @@ from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import untold
 from joulecast.simulator.job_files.launcher import Launch, read_launch
-from joulecast.simulator.job_files.named_files import named_path
+from joulecast.simulator.job_files.named_files import named_path, named_text
 from joulecast.simulator.job_files.settings_file import SettingsFile, dotted
 from joulecast.simulator.job_files.shell import Command
 from joulecast.simulator.job_files.shell_values import marks
@@ -98,7 +98,7 @@ def torchtitan_command_draft(command: Command, asked: Asked, file: str) -> Draft
         what = f"no such file: {name}" if name else "torchtitan is started without a TOML"
         remedy = f"Put it beside the job's file, and name it with CONFIG_FILE or --{_NAMED}."
         raise InputError(what, file=file, line=line, remedy=remedy)
-    text = read_text(path, "TOML")
+    text = named_text(path, "TOML")
     converters = options.raw("model.converters")
     if isinstance(converters, str):
         options = replace(options, tables={**options.tables, "model": {**options.tables["model"]}})

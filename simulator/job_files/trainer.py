@@ -157,7 +157,8 @@ def trainer_draft(
     _rest(arguments, draft, asked)
     for config in accelerate:
         read = {key.partition(".")[0] for key in config.asked}
-        draft.passed += [name for name in config.tables if name not in read]
+        names = {**config.tables, **(config.over.tables if config.over else {})}
+        draft.passed += [name for name in names if name not in read]
     return draft
 
 

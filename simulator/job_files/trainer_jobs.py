@@ -9,13 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 from joulecast.errors import InputError
-from joulecast.files import read_text
 from joulecast.simulator.job_files.accelerate import accelerate_settings, trl_settings
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.command_settings import command_settings
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch, read_launch, script_place
-from joulecast.simulator.job_files.named_files import named_path, named_settings
+from joulecast.simulator.job_files.named_files import named_path, named_settings, named_text
 from joulecast.simulator.job_files.preferences import OBJECTIVES, PAIRS
 from joulecast.simulator.job_files.processes import FACTORY, processes, tell_processes
 from joulecast.simulator.job_files.settings_file import SettingsFile
@@ -91,7 +90,7 @@ def is_launched_trainer(command: Command, file: str) -> bool:
     if any(text.partition("=")[0].strip("-") == _MODEL for text in texts):
         return True
     paths = [named_path(text, file) for text in texts if text.endswith(SUFFIXES)]
-    return any(is_trainer_yaml(parse_yaml(read_text(path, "YAML"), str(path))[0]) for path in paths if path)
+    return any(is_trainer_yaml(parse_yaml(named_text(path, "YAML"), str(path))[0]) for path in paths if path)
 
 
 def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:

@@ -12,7 +12,7 @@ from joulecast.model.architecture.hf import hub_remedy, load_model, parse_config
 from joulecast.model.architecture.hf_reader import shortest
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.state_space import MIXERS, StateSpace, expert_turns
-from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.catalogue import catalogue_name, load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.simulator.plan_file.schema import PlanFile
 from joulecast.simulator.plan_file.schema_workload import ConfigModel, InlineModel, WorkloadTable
@@ -39,7 +39,7 @@ def named_gpu(parsed: PlanFile, source: Source) -> GpuDescription:
 
 
 def resolve_path(name: str, source: Source, key: str) -> str:
-    """A path in a plan is meant relative to the plan's folder; a catalogue name stays as it is.
+    """A path in a plan is meant relative to the plan's folder; a catalogue name stays as it is, a driver's becomes it.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def resolve_path(name: str, source: Source, key: str) -> str:
     """
     suffix = FILES[key]
     if not (name.endswith(suffix) or "/" in name or (suffix == ".json" and isdir(Path(name)))):
-        return name
+        return catalogue_name(name) if key == "cluster.gpu" else name
     for path in (source.folder / name, Path(name)):
         if isfile(path) or (suffix == ".json" and isfile(path / "config.json")):
             return str(path)

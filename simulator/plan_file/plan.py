@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from joulecast.model.hardware.catalogue import catalogue_name
 from joulecast.simulator.plan_file import checks, names, precisions, stages
 from joulecast.simulator.plan_file.features import given, is_switched, with_features
 from joulecast.simulator.plan_file.parts import Cluster, Implementation, Overlap, Parallelism, Power, Schedule, Workload
@@ -232,7 +233,7 @@ class PlanFrame:
         self._implementation = read_implementation(parsed, self._workload.model, source)
         self._implementations: dict[str, Implementation] = {}
         self._library = left_to_library(parsed.implementation.tiles)
-        self._site = read_site(parsed.site, parsed.cluster.gpu, source)
+        self._site = read_site(parsed.site, catalogue_name(parsed.cluster.gpu), source)
 
     def _without_what_others_have(self, parsed: PlanFile) -> PlanFile:
         """The tables without keys of features that a space varies and that these plans have off, however split."""

@@ -23,7 +23,7 @@ _Price = Annotated[float, Field(ge=0)]
 class ClusterTable(Table):
     """``[cluster]``: where it is trained."""
 
-    gpu: str = Field(description="Catalogue name or path of a GPU description.")
+    gpu: str = Field(description="Catalogue name, the driver's name, or path of a GPU description.")
     gpus: int = Field(gt=0, le=MOST_GPUS, description="GPUs in total.")
     gpus_per_node: int | None = Field(
         None,

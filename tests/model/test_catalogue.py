@@ -26,6 +26,7 @@ from joulecast.model.hardware.description import Facts, Parameter
 from joulecast.model.hardware.description_file import covariance_problem
 from joulecast.model.hardware.device_facts import FACTS
 from joulecast.model.hardware.technology import TECHNOLOGY
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 GPUS = [
     "v100-sxm2-16gb",
@@ -244,6 +245,36 @@ def test_unknown_names_list_the_nearest() -> None:
         load_node("dgx-h200")
     with pytest.raises(UnknownNameError, match=r"unknown network 'infinband-ndr'. Did you mean 'infiniband-ndr'"):
         load_network("infinband-ndr")
+
+
+def plan_on(gpu: str) -> Plan:
+    workload = {"model": "llama-3.1-8b", "sequence_length": 2048, "micro_batch_size": 1, "global_batch_size": 1}
+    return plan_from_dict({"workload": workload, "cluster": {"gpu": gpu, "gpus": 1}}, None, [])
+
+
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("nvidia l40s", "l40s"),
+        ("A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+    ],
+)
+def test_a_gpu_may_be_called_as_its_driver_does(driver: str, name: str) -> None:
+    assert jc.gpu(driver).name == name
+    assert read_gpu(driver) is read_gpu(name)
+    plan = plan_on(driver)
+    assert plan.cluster.gpu == name
+
+
+def test_a_drivers_name_of_cards_with_several_limits_is_asked_about() -> None:
+    names = r"Give one of a100-sxm-80gb, a100-sxm-80gb-500w\."
+    with pytest.raises(UnknownNameError, match=rf"several GPUs are called 'NVIDIA A100-SXM4-80GB'\. {names}"):
+        load_gpu("NVIDIA A100-SXM4-80GB")
+    with pytest.raises(InputError, match=rf"\[cluster.gpu\]: several GPUs .*{names}"):
+        plan_on("NVIDIA A100-SXM4-80GB")
 
 
 def test_unknown_facts_list_the_nearest() -> None:

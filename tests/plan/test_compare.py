@@ -57,6 +57,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return command.run(capsys, "compare", *arguments)
 
 
+def test_a_comparison_is_shown_in_a_line_for_each_plan(three: Comparison) -> None:
+    head, first, *_ = lines = repr(three).splitlines()
+    assert head.startswith("Comparison(") and len(lines) == 4 and len(repr(three)) < 300
+    assert first.startswith(f"  {three.names[0]}: ") and first.endswith(" J")
+
+
+def test_iterations_may_stand_in_sets() -> None:
+    assert len({jc.predict(SMALL), jc.predict(SMALL)}) == 1
+
+
 def test_differences_and_shares_add_up(three: Comparison) -> None:
     items: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in three.rows():

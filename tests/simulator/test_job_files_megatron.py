@@ -52,6 +52,11 @@ def test_a_llama_job_is_the_plan_that_one_would_write(tmp_path):
     assert jc.predict(tomllib.loads(found.text)).to_dict() == jc.predict(by_hand).to_dict()
 
 
+def test_a_conversion_is_shown_in_a_line(tmp_path):
+    (job := tmp_path / "job.sh").write_text(LLAMA)
+    assert repr(jc.convert(job)).endswith("missing: cluster.gpu)") and "\n" not in repr(jc.convert(job))
+
+
 def test_every_key_says_its_flag_and_line(tmp_path):
     text = convert(tmp_path, LLAMA).text
     for key, source in (
