@@ -60,6 +60,9 @@ LORA: dict[str, Any] = {"modules": "transformers", "lora": Lora(16, ("query", "v
 FIRST_ADAPTERS: dict[str, Any] = {
     "modules": "transformers", "lora": Lora(8, ("key", "up"), dtype="bf16", input_gradient=False),
 }  # fmt: skip
+NF4: dict[str, Any] = {
+    "modules": "transformers", "lora": Lora(8, ("query", "output", "up"), 0.05, "fp32", "nf4", True, prepared=True),
+}  # fmt: skip
 AUTOCAST: dict[str, Any] = {"parameters": "fp32"}
 SPLIT: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
 MEGATRON: dict[str, Any] = {"framework": "megatron", **SPLIT}
@@ -164,6 +167,12 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "torchtitan compiled": ("llama-3.1-8b", {**TITAN, "compiled": True}, 2, 2048),
     "torchtitan compiled in autocast": ("llama-3.1-8b", {**TITAN, **AUTOCAST, "compiled": True}, 2, 2048),
     "torchtitan split": ("llama-3.1-8b", {**TITAN, **SPLIT}, 1, 2048),
+    "torchtitan, normed heads": ("qwen3-8b", TITAN, 1, 1024),
+    "transformers, a window as a mask": ("mistral-7b", TRANSFORMERS, 1, 4608),
+    "transformers, sliced projections": ("phi-3-mini", TRANSFORMERS, 2, 1024),
+    "transformers, experts with biases": ("gpt-oss-20b", TRANSFORMERS, 1, 1024),
+    "transformers, grouped experts": ("glm-4.5-air", TRANSFORMERS, 1, 1024),
+    "transformers, adapters beside 4 bits": ("qwen2.5-1.5b", {**NF4, **AUTOCAST}, 2, 1024),
     "eager ring": ("llama-3.1-8b", {**SPLIT, "context_parallel": 3, "context_fabric": CLUSTER}, 2, 6144),
     "ring in fp8": (
         "llama-3.1-8b",
