@@ -13,6 +13,9 @@ from joulecast.calibrate.rows.measured import MEASURED_FIELDS, read_rows, record
 from joulecast.calibrate.rows.operators import KERNEL_OPS, group_key, operator_of
 from joulecast.calibrate.rows.overlap import OVERLAP_OPS, launches_of
 from joulecast.errors import DataError
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
 
 GEMM = {"name": "g", "op": "gemm", "M": 64, "N": 128, "K": 256, "dtype": "bf16", "time_s": 1e-3, "settle_s": 0.8}
@@ -181,6 +184,9 @@ def test_kinds_of_rows() -> None:
     assert (add.bytes_read, add.bytes_written, add.elements, add.rows, add.columns) == (96.0, 48.0, 24.0, 4, 6)
     adam = only(op="adamw", params=10, bytes=280.0, dtype="fp32")
     assert (adam.bytes_read, adam.bytes_written, adam.elements) == (160.0, 120.0, 10.0)
+    bare, gpu = only(op="adamw", bytes=28e7, dtype="fp32"), gpu_model(load_gpu("h200-sxm"))
+    told, counted = lower([bare, only(op="adamw", params=10**7, bytes=28e7, dtype="fp32")], gpu).fixed_s
+    assert told == counted  # by the bytes where a row does not tell the number
     assert only(op="copy", bytes=8).elements == 2.0
     assert only(op="fill", bytes=8).bytes_read == 0.0
     assert only(op="p2p", bytes=8, gpus=2) == Collective("send_recv", 8.0, 2)
