@@ -13,10 +13,13 @@ from joulecast.calibrate.rows.measured import MEASURED_FIELDS, read_rows, record
 from joulecast.calibrate.rows.operators import KERNEL_OPS, group_key, operator_of
 from joulecast.calibrate.rows.overlap import OVERLAP_OPS, launches_of
 from joulecast.errors import DataError
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
+from joulecast.model.training.step import embedding_backward, head_backward, head_forward
 
 GEMM = {"name": "g", "op": "gemm", "M": 64, "N": 128, "K": 256, "dtype": "bf16", "time_s": 1e-3, "settle_s": 0.8}
 
@@ -223,6 +226,35 @@ def test_kernels_of_a_training_step() -> None:
     assert work.is_sequence
     assert not work.is_single
     assert "'shape'" in operator_of(row | {"shape": None}).reason
+
+
+def test_rows_of_a_loss_and_a_table_are_the_kernels_of_a_step() -> None:
+    """Of bytes as a plan's: the row was measured by PyTorch's own calls."""
+    config, run, tokens = load_model("llama-3.2-1b"), Implementation(), 2 * 4096
+    step = {
+        "embedding_backward": embedding_backward(config, run, 2, 4096, accumulate=False, head_here=False),
+        "cross_entropy": head_forward(config, run, 2, 4096),
+        "cross_entropy_backward": head_backward(config, run, 2, 4096),
+    }
+    for pattern, launches in step.items():
+        rows = config.vocab if pattern == "embedding_backward" else tokens
+        columns = config.hidden if pattern == "embedding_backward" else config.vocab
+        row = {"op": "stream", "pattern": pattern, "shape": [rows, columns], "elements": tokens * config.hidden}
+        of_row = [moved(one) for one in operator_of(row | {"bytes_read": 1.0, "bytes_written": 1.0}).operators]
+        of_step = [moved(launch.operator) for launch in launches if isinstance(launch.operator, Streaming)]
+        assert len(of_row) > 1
+        assert [one for one in of_row if one not in of_step and one[0] != "embedding_segments"] == []
+
+
+def moved(kernel: Any) -> tuple[Any, ...]:
+    return kernel.pattern, kernel.bytes_read, kernel.bytes_written
+
+
+@pytest.mark.parametrize("kind", ["index", "gather", "index_put", "index_put_accumulate", "scatter_add", "index_add"])
+def test_rows_of_experts_tokens_are_their_own_operator(kind: str) -> None:
+    sizes = {"tokens": 512, "hidden": 64, "experts": 8, "experts_per_token": 2}
+    work = operator_of({"op": "expert_rows", "kernel": kind, **sizes})
+    assert [one.name for one in work.operators][-1] == kind
 
 
 def test_every_kernel_op_of_the_data_is_listed() -> None:
