@@ -19,7 +19,7 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
-from joulecast.model.training.step import embedding_backward, head_backward, head_forward
+from joulecast.model.training.step import embedding_backward, head_backward, head_forward, layer_backward
 
 GEMM = {"name": "g", "op": "gemm", "M": 64, "N": 128, "K": 256, "dtype": "bf16", "time_s": 1e-3, "settle_s": 0.8}
 
@@ -228,17 +228,18 @@ def test_kernels_of_a_training_step() -> None:
     assert "'shape'" in operator_of(row | {"shape": None}).reason
 
 
-def test_rows_of_a_loss_and_a_table_are_the_kernels_of_a_step() -> None:
-    """Of bytes as a plan's: the row was measured by PyTorch's own calls."""
+def test_rows_of_several_kernels_are_those_of_a_step() -> None:
+    """Of a call of PyTorch's that launches several, with bytes as a plan's."""
     config, run, tokens = load_model("llama-3.2-1b"), Implementation(), 2 * 4096
     step = {
         "embedding_backward": embedding_backward(config, run, 2, 4096, accumulate=False, head_here=False),
         "cross_entropy": head_forward(config, run, 2, 4096),
         "cross_entropy_backward": head_backward(config, run, 2, 4096),
+        "rmsnorm_backward_both": layer_backward(config, run, 2, 4096),
     }
     for pattern, launches in step.items():
         rows = config.vocab if pattern == "embedding_backward" else tokens
-        columns = config.hidden if pattern == "embedding_backward" else config.vocab
+        columns = config.vocab if "cross_entropy" in pattern else config.hidden
         row = {"op": "stream", "pattern": pattern, "shape": [rows, columns], "elements": tokens * config.hidden}
         of_row = [moved(one) for one in operator_of(row | {"bytes_read": 1.0, "bytes_written": 1.0}).operators]
         of_step = [moved(launch.operator) for launch in launches if isinstance(launch.operator, Streaming)]
