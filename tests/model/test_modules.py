@@ -141,7 +141,7 @@ def test_a_graph_of_the_whole_model_masks_the_square_and_repeats_keys() -> None:
         next(x.operator for x in layer_forward(LLAMA, run, *SIZE) if isinstance(x.operator, Attention))
         for run in (TRANSFORMERS, compiled)
     )
-    assert (masked.causal, masked.kv_heads, masked.each_score) == (False, 32, "mask")
+    assert (masked.causal, masked.kv_heads, masked.each_score) == (False, 32, "graph-mask")
     assert 3.0 < time_s(masked) / time_s(eager) < 3.7
     titan = layer_forward(LLAMA, replace(TITAN, compiled=True), *SIZE)
     assert next(x.operator for x in titan if isinstance(x.operator, Attention)).causal
