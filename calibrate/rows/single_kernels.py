@@ -160,9 +160,11 @@ def streaming(row: Configuration) -> Streaming:
     total = positive(row, "bytes")
     read = total * READ_SHARE.get(pattern, 0.5)
     rows, columns = rows_and_columns(row)
-    elements = positive(row, "params") if "params" in row else max(read, total - read) / DTYPE_BYTES[dtype]
+    elements = max(read, total - read) / DTYPE_BYTES[dtype]
     if pattern == "add":
         elements /= 2
+    if pattern == "adamw":  # 0: as many parameters as the bytes say
+        elements = positive(row, "params") if "params" in row else 0.0
     return Streaming(
         pattern,
         bytes_read=read,

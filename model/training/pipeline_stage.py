@@ -13,10 +13,8 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.training.optimizer import gradient_scaling
 from joulecast.model.training.parameters import ParameterTensor
+from joulecast.model.transformer.frozen import WEIGHT_ONLY
 from joulecast.model.transformer.head import head_is_split, local_vocabulary
-
-#: Ends of the names of kernels that only parameters' gradients need.
-_WEIGHT_ONLY = (".wgrad", ".bias.grad", ".gamma.grad", ".gamma.round", ".accumulate")
 
 
 def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
@@ -34,7 +32,7 @@ def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tupl
         if launch.stream == "communication":
             inputs.append(launch)
             left = None if left is None else left + 1
-        elif launch.operator.name.endswith(_WEIGHT_ONLY):
+        elif launch.operator.name.endswith(WEIGHT_ONLY):
             if launch.waits:
                 left = launch.outstanding if left is None else min(left, launch.outstanding)
             weights.append(replace(launch, waits=False, outstanding=0))
@@ -61,7 +59,9 @@ def stage_transfer(config: ModelConfig, implementation: Implementation, batch: i
         share = 1.0 / implementation.tensor_parallel
         if not implementation.sequence_parallel:
             share *= implementation.tensor_domains
-    return Collective("send_recv", s.activation_bytes * share, 2, dtype=implementation.dtype, name="stage.send_recv")
+    return Collective(
+        "send_recv", s.stream.activation_bytes * share, 2, dtype=s.stream.implementation.dtype, name="stage.send_recv"
+    )
 
 
 def step_epilogue(

@@ -1,13 +1,13 @@
 """Linear layers of modules whose parameters may be wider than their products: ``torch.autocast`` casts both operands.
 
-    forward                weight rounded, input rounded where it is wide         y  = x·Wᵀ
-    backward               dW and dx of the products, each widened back where it was rounded
+    forward                weight and bias rounded, input rounded where it is wide         y  = x·Wᵀ + b
+    backward               dW, db and dx of the products, each widened back where it was rounded
 
 A product's input is wide behind a norm, whose residual stream stays in the parameters' type, and behind GPT-2's
 ``gelu_new``, whose power autocast takes in fp32. An input that three products share is rounded three times.
 
-Layers in 4 bits beside parameters in fp32 cast themselves (``Linear4bit``), and no weight: a wide input is rounded and
-the result widened, both gradients the other way round.
+Layers in 4 bits beside parameters in fp32 cast themselves (``Linear4bit``), a bias too, and no weight: a wide input is
+rounded and the result widened, both gradients the other way round.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from joulecast.model.transformer.row_operators import rounded, widened
 
 
 def forward(
-    name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True, shared: bool = False
+    name: str, s: Shard, outputs: int, inputs: int, bias: bool = False, *, wide: bool = True, shared: bool = False
 ) -> tuple[Launch, ...]:
     """Product of a linear layer.
 
@@ -31,11 +31,12 @@ def forward(
     product = float8_linear.forward(name, s, outputs, inputs, shared=shared)
     adapter = lora_linear.forward(name, s, outputs, inputs, wide=wide and _gives_wide(s))
     made = lora_linear.written_out(f"{name}.weight", s, outputs * inputs)
+    added = (rounded(f"{name}.bias.round", outputs),) if bias and s.implementation.autocast else ()
     if s.implementation.prepared:
         entered = (rounded(f"{name}.round", s.tokens * inputs),) if wide else ()
         left = (widened(f"{name}.result.widen", s.tokens * outputs, s.implementation.dtype),) if wide else ()
-        return (*entered, *made, *product, *left, *adapter)
-    return (*casts(name, s, outputs, inputs, wide=wide), *made, *product, *adapter)
+        return (*entered, *added, *made, *product, *left, *adapter)
+    return (*casts(name, s, outputs, inputs, wide=wide), *added, *made, *product, *adapter)
 
 
 def backward(
@@ -60,13 +61,18 @@ def backward(
         left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, s.implementation.dtype),) if in_fp32 else ()
         return (*adapter, *entered, *made, *product, *left, *joined)
     launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
-    products = tuple(replace(one, completes="") if one.completes == f"{name}.weight" else one for one in launches)
+    weight, added, dtype = f"{name}.weight", f"{name}.bias", s.stream.implementation.dtype
+    done, summed = ("", "") if accumulate else (weight, added)
+    total = replace(widened(f"{added}.grad.widen", outputs, s.implementation.dtype), completes=summed)
+    apart = bias and not s.implementation.compiled  # a graph's kernel that adds up a bias's gradient writes fp32
+    finished = {weight: "", added: "" if apart else summed, "": ""}
     return (
         *adapter,
-        *products,
-        *uncasts(name, s, outputs, inputs, wide=wide, completes="" if accumulate else f"{name}.weight"),
-        *(eager.accumulation(f"{name}.bias", outputs, s.stream.implementation.dtype, accumulate) if bias else ()),
-        *eager.accumulation(f"{name}.weight", outputs * inputs, s.stream.implementation.dtype, accumulate),
+        *(replace(one, completes=finished[one.completes]) for one in launches),
+        *((total,) if apart else ()),
+        *uncasts(name, s, outputs, inputs, wide=wide, completes=done),
+        *(eager.accumulation(added, outputs, dtype, accumulate) if bias else ()),
+        *eager.accumulation(weight, outputs * inputs, dtype, accumulate),
         *joined,
     )
 

@@ -13,8 +13,11 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import modules_layer
 
-#: How names of kernels end that only gradients of weights need.
-WEIGHT_ONLY = (".wgrad", ".wgrad.widen", ".bias.grad", ".gamma.product", ".gamma.grad", ".gamma.round", ".accumulate")
+#: How names of kernels end that only gradients of parameters need.
+WEIGHT_ONLY = (
+    *(".wgrad", ".wgrad.widen", ".bias.grad", ".bias.grad.widen", ".gamma.product", ".gamma.grad", ".gamma.round"),
+    ".accumulate",
+)
 #: What stands in names of adapters' kernels.
 ADAPTER = ".lora_"
 #: How names of kernels end, behind a product's, that lead to its input's gradient.

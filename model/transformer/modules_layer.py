@@ -68,7 +68,7 @@ def _attention_half_forward(s: Shard) -> tuple[Launch, ...]:
         *_attention_forward(s),
         *transformers_rotary.attention_turned(s),
         *gated_attention.forward(s),
-        *autocast_linear.forward("output", s, config.hidden, s.attention_width, wide=False),
+        *autocast_linear.forward("output", s, config.hidden, s.attention_width, config.output_bias, wide=False),
         *eager.leave_forward("output", s),
         *dropout.forward("output", s),
         *pytorch_norm.branch_forward("norm1", s),
@@ -140,11 +140,12 @@ def _rounded_for_attention(s: Shard) -> tuple[tuple[str, int], ...]:
 
 def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
+    config = s.config
     return (
         *pytorch_norm.block_forward("norm2", s),
         *eager.enter_forward("up", s),
         *_mlp_forward(s),
-        *autocast_linear.forward("down", s, s.config.hidden, s.ffn, wide=modules_activation.widens(s)),
+        *autocast_linear.forward("down", s, config.hidden, s.ffn, config.mlp_bias, wide=modules_activation.widens(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s.between),
         *pytorch_norm.branch_forward("norm2", s.between),
@@ -170,11 +171,11 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _projections_forward(s: Shard) -> tuple[Launch, ...]:
     """Products in front of attention, and norms of queries and keys: of heads behind them, of all heads among them."""
-    hidden, launches = s.config.hidden, list[Launch]()
+    hidden, bias, launches = s.config.hidden, s.config.qkv_bias, list[Launch]()
     parts = ("query", "key")
     norms = {} if not s.config.qk_norm_whole else {part: head_norm_forward(s.between, part) for part in parts}
     for name, width in projections(s):
-        launches += (*autocast_linear.forward(name, s, width, hidden), *norms.get(name, ()))
+        launches += (*autocast_linear.forward(name, s, width, hidden, bias), *norms.get(name, ()))
     return (*launches, *(() if norms else head_norm_forward(s.between)))
 
 
@@ -256,13 +257,13 @@ def _torchtitan(s: Shard) -> bool:
 
 def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
-    hidden, products = s.config.hidden, first_products(s)
+    hidden, bias, products = s.config.hidden, s.config.mlp_bias, first_products(s)
     if len(products) == 1:
-        return (*autocast_linear.forward("up", s, s.up_width, hidden), *modules_activation.forward(s.between))
+        return (*autocast_linear.forward("up", s, s.up_width, hidden, bias), *modules_activation.forward(s.between))
     return (
-        *autocast_linear.forward("gate", s, s.ffn, hidden),
+        *autocast_linear.forward("gate", s, s.ffn, hidden, bias),
         *modules_activation.gate(s.between),
-        *autocast_linear.forward("up", s, s.ffn, hidden),
+        *autocast_linear.forward("up", s, s.ffn, hidden, bias),
         *modules_activation.gate_product(s.between),
     )
 

@@ -99,7 +99,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     """From pixels to the first layer's input."""
     hidden, dtype, values = s.config.hidden, s.implementation.dtype, s.tokens * s.config.hidden
     launches = [rounded("patches.pixels.round", s.tokens * vision.patch_values)]
-    launches += autocast_linear.forward("patches", s, hidden, vision.patch_values, wide=False)
+    launches += autocast_linear.forward("patches", s, hidden, vision.patch_values, vision.patch_bias, wide=False)
     if vision.interpolated:
         launches += [
             streaming("embedding", "patches.positions", 4 * values, dtype=dtype, rows=4 * s.tokens, columns=hidden),
@@ -259,7 +259,8 @@ def _projector_forward(vision: Vision, s: Shard, index: int) -> tuple[Launch, ..
     if of.norm:
         launches += pytorch_norm.forward(f"{name}.norm", _normed(vision, s))
     for product, outputs, inputs in of.products:
-        launches += autocast_linear.forward(f"{name}.{product}", rows, outputs, inputs, wide=product == "join")
+        wide = product == "join"
+        launches += autocast_linear.forward(f"{name}.{product}", rows, outputs, inputs, of.bias, wide=wide)
         if product == "join":
             launches.append(streaming("gelu", f"{name}.gelu", rows.tokens * outputs, dtype=s.implementation.dtype))
     if vision.window:

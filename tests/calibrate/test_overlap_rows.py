@@ -65,6 +65,8 @@ def test_nanobatches_do_the_work_of_a_whole_layer():
         return flops, communicated
 
     assert totals("nanobatch") == pytest.approx(totals("sequential"))
+    alone = launches_of({**LAYER, "part": "layer", "mode": "sequential"})
+    assert [launch.waits for launch in alone if launch.stream == "communication"] == [True, True]
 
 
 @pytest.mark.parametrize(

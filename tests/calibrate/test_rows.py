@@ -13,7 +13,13 @@ from joulecast.calibrate.rows.measured import MEASURED_FIELDS, read_rows, record
 from joulecast.calibrate.rows.operators import KERNEL_OPS, group_key, operator_of
 from joulecast.calibrate.rows.overlap import OVERLAP_OPS, launches_of
 from joulecast.errors import DataError
+from joulecast.model.architecture.hf import load_model
+from joulecast.model.framework.implementation import Implementation
+from joulecast.model.hardware.catalogue import load_gpu
+from joulecast.model.hardware.gpu_model import gpu_model
+from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Streaming, Tile
+from joulecast.model.training.step import embedding_backward, head_backward, head_forward, layer_backward
 
 GEMM = {"name": "g", "op": "gemm", "M": 64, "N": 128, "K": 256, "dtype": "bf16", "time_s": 1e-3, "settle_s": 0.8}
 
@@ -181,6 +187,9 @@ def test_kinds_of_rows() -> None:
     assert (add.bytes_read, add.bytes_written, add.elements, add.rows, add.columns) == (96.0, 48.0, 24.0, 4, 6)
     adam = only(op="adamw", params=10, bytes=280.0, dtype="fp32")
     assert (adam.bytes_read, adam.bytes_written, adam.elements) == (160.0, 120.0, 10.0)
+    bare, gpu = only(op="adamw", bytes=28e7, dtype="fp32"), gpu_model(load_gpu("h200-sxm"))
+    told, counted = lower([bare, only(op="adamw", params=10**7, bytes=28e7, dtype="fp32")], gpu).fixed_s
+    assert told == counted  # by the bytes where a row does not tell the number
     assert only(op="copy", bytes=8).elements == 2.0
     assert only(op="fill", bytes=8).bytes_read == 0.0
     assert only(op="p2p", bytes=8, gpus=2) == Collective("send_recv", 8.0, 2)
@@ -217,6 +226,36 @@ def test_kernels_of_a_training_step() -> None:
     assert work.is_sequence
     assert not work.is_single
     assert "'shape'" in operator_of(row | {"shape": None}).reason
+
+
+def test_rows_of_several_kernels_are_those_of_a_step() -> None:
+    """Of a call of PyTorch's that launches several, with bytes as a plan's."""
+    config, run, tokens = load_model("llama-3.2-1b"), Implementation(), 2 * 4096
+    step = {
+        "embedding_backward": embedding_backward(config, run, 2, 4096, accumulate=False, head_here=False),
+        "cross_entropy": head_forward(config, run, 2, 4096),
+        "cross_entropy_backward": head_backward(config, run, 2, 4096),
+        "rmsnorm_backward_both": layer_backward(config, run, 2, 4096),
+    }
+    for pattern, launches in step.items():
+        rows = config.vocab if pattern == "embedding_backward" else tokens
+        columns = config.vocab if "cross_entropy" in pattern else config.hidden
+        row = {"op": "stream", "pattern": pattern, "shape": [rows, columns], "elements": tokens * config.hidden}
+        of_row = [moved(one) for one in operator_of(row | {"bytes_read": 1.0, "bytes_written": 1.0}).operators]
+        of_step = [moved(launch.operator) for launch in launches if isinstance(launch.operator, Streaming)]
+        assert len(of_row) > 1
+        assert [one for one in of_row if one not in of_step and one[0] != "embedding_segments"] == []
+
+
+def moved(kernel: Any) -> tuple[Any, ...]:
+    return kernel.pattern, kernel.bytes_read, kernel.bytes_written
+
+
+@pytest.mark.parametrize("kind", ["index", "gather", "index_put", "index_put_accumulate", "scatter_add", "index_add"])
+def test_rows_of_experts_tokens_are_their_own_operator(kind: str) -> None:
+    sizes = {"tokens": 512, "hidden": 64, "experts": 8, "experts_per_token": 2}
+    work = operator_of({"op": "expert_rows", "kernel": kind, **sizes})
+    assert [one.name for one in work.operators][-1] == kind
 
 
 def test_every_kernel_op_of_the_data_is_listed() -> None:

@@ -139,6 +139,7 @@ def test_context_parallel_ranks_gather_all_keys_or_exchange_heads():
         (SPLIT, 0.25),
         (Implementation(framework="megatron", tensor_parallel=4), 0.25),
         (Implementation(framework="megatron", tensor_parallel=4, tensor_domains=2), 0.5),
+        (Implementation(modules="transformers", parameters="fp32"), 2.0),  # autocast's residual stream is in fp32
     ],
 )
 def test_what_a_stage_sends(run, share):

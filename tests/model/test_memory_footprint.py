@@ -323,6 +323,16 @@ def test_a_split_head_and_table_have_split_gradients() -> None:
     assert transients[1] == pytest.approx(transients[0] / 2, rel=0.1)
 
 
+def test_a_table_of_wide_parameters_has_a_wide_gradient() -> None:
+    """Also under autocast, whose products give narrow ones; FSDP gathers the table in the products' type."""
+    config, first = load_model("llama-3.2-1b"), PipelineRank([2], None, 0, 2, 4)
+    for run, size in ((Implementation(), 4.0), (Implementation(gathered=True), 2.0)):
+        run = replace(run, modules="transformers", parameters="fp32")
+        found = memory_footprint(config, run, 1, 64, first)
+        held = found.transient + found.activations / first.under_way
+        assert held == pytest.approx(config.vocab * config.hidden * size)
+
+
 @pytest.mark.parametrize("shards", [StateShards(), StateShards(*[4] * 6)])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_more_tokens_never_take_less_memory(recompute: Recompute, shards: StateShards) -> None:

@@ -174,6 +174,25 @@ def test_autocast_rounds_every_weight_and_every_wide_input() -> None:
     assert embedding_forward(LLAMA, run, *SIZE)[0].operator.dtype == "fp32"
 
 
+def test_autocast_rounds_biases_and_widens_their_gradients() -> None:
+    """Four of GPT-2's linear layers have one; a graph's sums of a gradient give fp32 as they are."""
+    run = replace(TRANSFORMERS, parameters="fp32")
+    forward, backward = layer_forward(GPT, run, *SIZE), layer_backward(GPT, run, *SIZE, accumulate=False)
+    widths = {"qkv": 3 * 2048, "output": 2048, "up": 8192, "down": 2048}
+    rounded = [(x.operator.name, x.operator.elements) for x in forward if x.operator.name.endswith(".bias.round")]
+    assert rounded == [(f"{name}.bias.round", width) for name, width in widths.items()]
+    assert not [name for name in names(layer_forward(LLAMA, run, *SIZE)) if ".bias." in name]
+    for name in widths:
+        total, wide = (names(backward).index(f"{name}.bias.grad{end}") for end in ("", ".widen"))
+        assert (backward[total].completes, backward[wide].completes, total < wide) == ("", f"{name}.bias", True)
+    added = layer_backward(GPT, run, *SIZE, accumulate=True)
+    assert {x.operator.name for x in added if x.completes} == {
+        f"{x.completes}.accumulate" for x in added if x.completes
+    }
+    compiled = layer_backward(GPT, replace(run, compiled=True), *SIZE, accumulate=False)
+    assert "up.bias.grad.widen" not in names(compiled)
+
+
 def test_a_compiled_head_of_odd_words_is_padded() -> None:
     odd, run = replace(GPT, vocab=50257), replace(TRANSFORMERS, compiled=True)
     heads = [x.operator for x in head_forward(odd, run, *SIZE) if isinstance(x.operator, Gemm)]

@@ -321,14 +321,21 @@ def test_building_all_lists_is_quick(calls_of: Callable[[Callable[[], object]], 
     assert calls_of(build) < 30
 
 
-@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
-def test_split_backward_keeps_every_launch(framework: str) -> None:
-    implementation = Implementation(framework=framework, tensor_parallel=2, sequence_parallel=True)
-    whole = layer_backward(load_model("gpt3-175b"), implementation, 1, 2048)
+@pytest.mark.parametrize(
+    ("model", "implementation", "products"),
+    [
+        ("gpt3-175b", Implementation(tensor_parallel=2, sequence_parallel=True), 4),
+        ("gpt3-175b", Implementation(framework="megatron", tensor_parallel=2, sequence_parallel=True), 4),
+        ("qwen2.5-7b", Implementation(modules="transformers", parameters="fp32"), 7),
+    ],
+)
+def test_split_backward_keeps_every_launch(model: str, implementation: Implementation, products: int) -> None:
+    whole = layer_backward(load_model(model), implementation, 1, 2048, accumulate=False)
     inputs, weights = split_backward(whole)
     assert sorted(x.operator.name for x in whole) == sorted(x.operator.name for x in inputs + weights)
     assert {x.completes for x in weights} - {""} == {x.completes for x in whole} - {""}
-    assert sum(x.operator.name.endswith(".wgrad") for x in weights) == 4
+    assert sum(x.operator.name.endswith(".wgrad") for x in weights) == products
+    assert not [x.operator.name for x in inputs if ".wgrad" in x.operator.name or ".gamma" in x.operator.name]
 
 
 def test_last_stage_merges_its_logits_and_scales_gradients() -> None:

@@ -34,6 +34,11 @@ GPT2 = {
     "model_type": "gpt2", "n_embd": 1600, "n_layer": 3, "n_head": 25, "vocab_size": 50257, "n_positions": 1024,
     "tie_word_embeddings": True,
 }  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 1024, "vocab_size": 32001, "num_local_experts": 16,
+    "num_experts_per_tok": 3, "layer_types": ["full_attention"] * 3,
+}  # fmt: skip
 MAMBA2 = {
     "model_type": "mamba2", "hidden_size": 1024, "num_hidden_layers": 3, "num_heads": 32, "head_dim": 64,
     "state_size": 64, "n_groups": 4, "vocab_size": 32000, "chunk_size": 128, "residual_in_fp32": False,
@@ -59,6 +64,9 @@ TITAN: dict[str, Any] = {"modules": "torchtitan"}
 LORA: dict[str, Any] = {"modules": "transformers", "lora": Lora(16, ("query", "value", "down"), 0.05)}
 FIRST_ADAPTERS: dict[str, Any] = {
     "modules": "transformers", "lora": Lora(8, ("key", "up"), dtype="bf16", input_gradient=False),
+}  # fmt: skip
+NF4: dict[str, Any] = {
+    "modules": "transformers", "lora": Lora(8, ("query", "output", "up"), 0.05, "fp32", "nf4", True, prepared=True),
 }  # fmt: skip
 AUTOCAST: dict[str, Any] = {"parameters": "fp32"}
 SPLIT: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
@@ -164,6 +172,12 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "torchtitan compiled": ("llama-3.1-8b", {**TITAN, "compiled": True}, 2, 2048),
     "torchtitan compiled in autocast": ("llama-3.1-8b", {**TITAN, **AUTOCAST, "compiled": True}, 2, 2048),
     "torchtitan split": ("llama-3.1-8b", {**TITAN, **SPLIT}, 1, 2048),
+    "torchtitan, normed heads": ("qwen3-8b", TITAN, 1, 1024),
+    "transformers, a window as a mask": ("mistral-7b", TRANSFORMERS, 1, 4608),
+    "transformers, sliced projections": ("phi-3-mini", TRANSFORMERS, 2, 1024),
+    "transformers, experts with biases": ("oss", TRANSFORMERS, 1, 1024),
+    "transformers, grouped experts": ("glm-4.5-air", TRANSFORMERS, 1, 1024),
+    "transformers, adapters beside 4 bits": ("qwen2.5-1.5b", {**NF4, **AUTOCAST}, 2, 1024),
     "eager ring": ("llama-3.1-8b", {**SPLIT, "context_parallel": 3, "context_fabric": CLUSTER}, 2, 6144),
     "ring in fp8": (
         "llama-3.1-8b",
@@ -217,7 +231,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 
 @lru_cache(maxsize=16)
 def model_of(name: str) -> ModelConfig:
-    for config in (MOE, OPT, NEOX, GPT2, MAMBA2, GRANITE, QWEN_NEXT, QWEN_3_5):
+    for config in (MOE, OPT, NEOX, GPT2, GPT_OSS, MAMBA2, GRANITE, QWEN_NEXT, QWEN_3_5):
         if name == str(config["model_type"]).rpartition("_")[2]:
             return parse_config(config, name=name, file=name)
     found = load_model(name)
