@@ -89,7 +89,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     """
     blocks = comm_ctas_of(plan, space)
     ways = ways_of(plan, gpu, space, blocks)
-    variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
+    variants = [(knobs, prepare(way, gpu, governed=False, alike=False)) for knobs, way in ways]
     base = variants[0][1]
     gpus = plan.tp * plan.replicas
     options: list[list[Option]] = []
