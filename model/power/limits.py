@@ -175,19 +175,19 @@ def card_lag_at_lock(
 ) -> Array:
     """The same at locked clocks: only a card that its limit holds below the lock lags.
 
-    ``x = 1 - f_held·(1 - d(f_held))/f`` between 0 and d(f): where the limit holds the mean card at ``f_held``, the
-    slowest is d below it, from :func:`card_lag`, whatever higher clock is locked.
+    ``x = 1 - f_held·(1 - d)/f`` between 0 and d: where the limit holds the mean card at ``f_held``, the slowest is d
+    below it, from :func:`card_lag`, and stays there whatever lower clock above its own is locked.
     """
-    slowest = held_mhz * (1.0 - card_lag(held_mhz, members, gpu, node_spread))
-    return np.asarray(np.clip(1.0 - slowest / clocks_mhz, 0.0, card_lag(clocks_mhz, members, gpu, node_spread)))
+    most = card_lag(held_mhz, members, gpu, node_spread)
+    return np.asarray(np.clip(1.0 - held_mhz * (1.0 - most) / clocks_mhz, 0.0, most))
 
 
 def held_clock_mhz(
     clocks_mhz: Array, time_s: Array, energy_j: Array, often: Array, limit_w: float, gpu: GpuModel
-) -> Array:
+) -> tuple[Array, Array]:
     """Highest clock at which the mean card's limit lets each of several instructions run, shape ``(types, 1)`` [MHz].
 
-    The slow loop holds the mean power of a rank's work. The fast one holds what an instruction brings the power of the
+    That of the fast loop alone, and that of both. The slow loop holds the mean power of a rank's work. The fast one holds what an instruction brings the power of the
     last milliseconds to, ``P + (1 - exp(-t / 2τ))·(P_k - P)`` where the others draw P on average: recorded clocks
     fall in every load of 20 ms and more, although the average is far below the limit (``validate/recorded/clocks``).
 
@@ -206,7 +206,7 @@ def held_clock_mhz(
     top = gpu.max_clock_mhz
     held = settle_clock_mhz(clocks_mhz, burst.T, fast, top)
     on_average = np.where(often > 0, settle_clock_mhz(clocks_mhz, mean[:, None], slow, top), top)
-    return np.asarray(np.minimum(held, on_average))[:, None]
+    return held[:, None], np.minimum(held, on_average)[:, None]
 
 
 def _freedom(clocks_mhz: Array, highest_mhz: Array | float, gpu: GpuModel) -> Array:

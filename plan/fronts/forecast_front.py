@@ -10,6 +10,7 @@ import numpy as np
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.governor import settled_power_w
+from joulecast.model.power.limits import group_limit_share
 from joulecast.plan.exact.dag import make_dag
 from joulecast.plan.exact.front import Front
 from joulecast.plan.exact.front_intervals import OptionKernels
@@ -21,7 +22,7 @@ from joulecast.plan.knobs.options import Option
 from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants
 from joulecast.plan.knobs.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.events.guards import reported_with
-from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.fluid.prepared import Prepared, often_of, prepare
 from joulecast.simulator.fluid.steady_state import fluid_program
 from joulecast.simulator.instructions.clock_columns import locked_index
 from joulecast.simulator.instructions.footprints import footprints
@@ -33,7 +34,7 @@ CLOCK_STEP = 8
 #: What a forecast front takes for granted.
 NOTES = (
     "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
-    "GPUs wait at the power of the highest clock that they may take",
+    "GPUs wait at the power of the highest clock that their forwards and backwards may take",
     "tensor-parallel ranks and replicas share the choices of their stage",
     "ratios to the fastest plan are those of the same cards; kernels of a calibrated one err alike at all clocks",
 )
@@ -104,7 +105,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
             options.append([o for knobs, p in variants for o in _options(p, rank, t, allowed[t], knobs, gpus)])
             names.append(f"{name} of stage {rank}")
             types.append((rank, t))
-        highest = max(base.columns[rank][t][clocks[-1]] for t, clocks in enumerate(allowed))
+        repeated = np.flatnonzero(often_of(base.program, rank)).tolist()  # GPUs wait between micro-batches
+        highest = max(base.columns[rank][t][allowed[t][-1]] for t in repeated)
         waits.append(float(base.wait_power_w[highest]) * gpus)
     fluid = fluid_program(base)
     schedule = base.program.schedule
@@ -115,7 +117,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         kind,
         np.array(waits),
         names=names,
-        power_limit_w=settled_power_w(base.power_limits_w, gpu) * gpus,
+        power_limit_w=settled_power_w(base.power_limits_w, gpu) * group_limit_share(plan.tp, gpu) * gpus,
+        averaged_s=gpu["governor.slow_s"],
         notes=_notes(plan, space, len(blocks) > 1),
         gpus_per_rank=gpus,
         kernels=None if gpu.description is None else OptionKernels(dict(variants), tuple(types), gpu.description),

@@ -204,7 +204,7 @@ def _held_clocks(
         time, energy = time + waiting, energy + waiting * parts.waiting_w
         runs = np.append(often[:, own].ravel(), 0.0)
         limit = float(layout.limit_w[rank]) * group_limit_share(plan.tp, parts.gpu)
-        found = held_clock_mhz(parts.clocks_mhz, time, energy, runs, limit, parts.gpu)[:, 0]
+        found = held_clock_mhz(parts.clocks_mhz, time, energy, runs, limit, parts.gpu)[1][:, 0]
         of_stages[:, own], of_tails[tail] = found[:-1].reshape(kinds, -1), found[-1]
     return HighestClocks(of_stages, of_tails, np.empty(0))
 

@@ -103,8 +103,9 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True, alike: bool = T
         Whether the board's governor moves the clocks and the plan may set some. If not, the tables are those of clocks
         that never move, and clocks that the plan sets play no part.
     alike
-        Of clocks that never move: whether all cards hold them. If not, GPUs wait for those that their limit holds below
-        a clock, as they do where the plan locks it.
+        Of clocks that never move: whether all cards hold them. If not, instructions keep to those that the fast loop
+        of the mean card's limit holds, and GPUs wait for cards that their limit holds below them, as they do where the
+        plan locks them.
     """
     program = plan_program(plan)
     limits = board_limits_w(plan, gpu)
@@ -173,13 +174,13 @@ def _tables(
     """Tables and columns of every rank, and where the limit holds it; instructions keep to the plan's clocks where
     ``governed``."""
     tables, columns, held = [], [], []
-    alone: dict[object, tuple[InstructionTable, Array | None]] = {}  # of ranks that run the same instructions
+    alone: dict[object, tuple[InstructionTable, Array | None, NDArray[np.int64]]] = {}  # of ranks that run the same instructions
     parts, reached = dict(program.plan.power.component_limits_w), group_limit_share(program.plan.tp, gpu)
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {limit: {} for limit in limits_w}
     for rank, (run, own, limit) in enumerate(zip(program.ranks, kernels, limits_w, strict=True)):
         top = np.full(len(run.types), len(gpu.clocks_mhz) - 1)
         highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
-        often = _often(program, rank)
+        often = often_of(program, rank)
         key = limit, run.types, tuple(highest.tolist()), tuple(often.tolist()) if locks else None
         if key not in alone:
             beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
@@ -192,9 +193,11 @@ def _tables(
             if locks:
                 held_back = tabulated(lag_of_cards(program.plan, gpu.clocks_mhz, gpu))
                 amounts = held_back.duration_s, held_back.energy_j
-                at = held_clock_mhz(gpu.clocks_mhz, *amounts, often, limit * reached, gpu)
-            alone[key] = tabulated(lag and lag(gpu.clocks_mhz[highest][:, None], at)), at
-        table, at = alone[key]
+                burst, at = held_clock_mhz(gpu.clocks_mhz, *amounts, often, limit * reached, gpu)
+                if not governed:
+                    highest = np.minimum(highest, index_below(gpu.clocks_mhz, burst[:, 0]))
+            alone[key] = tabulated(lag and lag(gpu.clocks_mhz[highest][:, None], at)), at, highest
+        table, at, highest = alone[key]
         table = with_overlapped_buckets(table, run.order, run.overlapped, own, gpu)
         if parts:
             table, ceiling = limited(table, gpu.clocks_mhz, parts, gpu)
@@ -205,7 +208,7 @@ def _tables(
     return tuple(tables), tuple(columns), tuple(at for at in held if at is not None)
 
 
-def _often(program: PlanProgram, rank: int) -> Array:
+def often_of(program: PlanProgram, rank: int) -> Array:
     """How often a rank runs each type of instruction for micro-batches, shape ``(types,)``."""
     run, kinds = program.ranks[rank], program.schedule.ranks[rank]
     runs = [kind for kind, instruction in zip(run.order, kinds, strict=True) if instruction.kind not in ONCE]
