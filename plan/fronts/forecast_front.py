@@ -33,7 +33,7 @@ from joulecast.simulator.plan_file.plan import Plan
 CLOCK_STEP = 8
 #: What a forecast front takes for granted.
 NOTES = (
-    "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
+    "every instruction runs at its locked clock; clocks and plans that a board would not hold are left out",
     "GPUs wait at the power of the highest clock that their forwards and backwards may take",
     "tensor-parallel ranks and replicas share the choices of their stage",
     "ratios to the fastest plan are those of the same cards; kernels of a calibrated one err alike at all clocks",
@@ -100,13 +100,13 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     waits: list[float] = []
     for rank, run in enumerate(base.program.ranks):
         allowed = _clocks_of_types(base, rank, space)
+        repeated = np.flatnonzero(often_of(base.program, rank)).tolist()  # GPUs wait between micro-batches
         kind.extend(len(options) + t for t in run.order)
         for t, name in enumerate(run.names):
             options.append([o for knobs, p in variants for o in _options(p, rank, t, allowed[t], knobs, gpus)])
             names.append(f"{name} of stage {rank}")
             types.append((rank, t))
-        repeated = np.flatnonzero(often_of(base.program, rank)).tolist()  # GPUs wait between micro-batches
-        highest = max(base.columns[rank][t][allowed[t][-1]] for t in repeated)
+        highest = max(_held(base, rank, t, allowed[t])[-1] for t in repeated)
         waits.append(float(base.wait_power_w[highest]) * gpus)
     fluid = fluid_program(base)
     schedule = base.program.schedule
@@ -128,11 +128,6 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 def _notes(plan: Plan, space: FrontSpace, blocks_chosen: bool) -> list[str]:
     """What a front takes for granted."""
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
-    if plan.tp * plan.replicas > 1:
-        notes.append(
-            "cards are taken to be alike; where clocks are near the limit, predict has GPUs wait for the slowest card, "
-            "and the same clocks take longer there"
-        )
     if blocks_chosen:
         notes.append("where GPUs communicate, each instruction chooses its thread blocks too (overlap.comm_ctas)")
     if space.overlap:
@@ -186,9 +181,8 @@ def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[l
 
 
 def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], knobs: Knobs, gpus: int) -> list[Option]:
-    """Options of a type at the clocks that the board's instant limit lets it reach."""
-    table, columns = prepared.tables[rank], prepared.columns[rank][kind]
-    reached = sorted({int(columns[c]) for c in clocks})
+    """Options of a type at the clocks that the board holds."""
+    table = prepared.tables[rank]
     return [
         Option(
             float(table.duration_s[kind, c]),
@@ -196,5 +190,11 @@ def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], kn
             float(prepared.clocks_mhz[c]),
             knobs,
         )
-        for c in reached
+        for c in _held(prepared, rank, kind, clocks)
     ]
+
+
+def _held(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int]) -> list[int]:
+    """Clock indices that the board's fast and instant limits let a type reach; what it runs at where none is."""
+    columns = prepared.columns[rank][kind].tolist()
+    return [c for c in clocks if columns[c] == c] or sorted({columns[c] for c in clocks})
