@@ -187,9 +187,10 @@ def held_clock_mhz(
 ) -> tuple[Array, Array]:
     """Highest clock at which the mean card's limit lets each of several instructions run, shape ``(types, 1)`` [MHz].
 
-    That of the fast loop alone, and that of both. The slow loop holds the mean power of a rank's work. The fast one holds what an instruction brings the power of the
-    last milliseconds to, ``P + (1 - exp(-t / 2τ))·(P_k - P)`` where the others draw P on average: recorded clocks
-    fall in every load of 20 ms and more, although the average is far below the limit (``validate/recorded/clocks``).
+    That of the fast loop alone, and that of both. The slow loop holds the mean power of a rank's work. The fast one
+    holds what an instruction brings the power of the last milliseconds to, ``P + (1 - exp(-t / 2τ))·(P_k - P)`` where
+    the others draw P on average: recorded clocks fall in every load of 20 ms and more, although the average is far
+    below the limit (``validate/recorded/clocks``).
 
     Parameters
     ----------

@@ -33,8 +33,9 @@ def highest_means_w(problem: FrontProblem, points: Sequence[FrontPoint]) -> Iter
             if window is None or window >= point.time_s:
                 yield problem.rank_energies_j(point.choice, point.time_s) / point.time_s
                 continue
-            ranks = zip(*(np.split(v[:, column], ends) for v in (time, energy, end)), problem.wait_power_w, strict=True)
-            yield np.array([_highest_mean_w(*rank, point.time_s, window) for rank in ranks])
+            of_ranks = (np.split(values[:, column], ends) for values in (time, energy, end))
+            ranks = zip(*of_ranks, problem.wait_power_w.tolist(), strict=True)
+            yield np.array([_highest_mean_w(t, e, at, wait, point.time_s, window) for t, e, at, wait in ranks])
 
 
 def _highest_mean_w(

@@ -188,7 +188,9 @@ def make_problem(
         if len(np.unique(wait[ranks])) > 1:
             raise InputError(f"{labels[i]} runs on ranks of different waiting power", remedy="Give each its own kind.")
         sets.append(make_options(ways, float(wait[ranks[0]]) if len(ranks) else 0.0, labels[i]))
-    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, averaged_s, tuple(notes), gpus_per_rank, kernels, site)
+    return FrontProblem(
+        dag, tuple(sets), kinds, wait, power_limit_w, averaged_s, tuple(notes), gpus_per_rank, kernels, site
+    )
 
 
 def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Float) -> tuple[Int, Int, Float]:

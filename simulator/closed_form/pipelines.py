@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
+from joulecast.model.power.governor import REMEMBERED
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.simulator.closed_form.clocks import (
-    REMEMBERED,
     GridPositions,
     Load,
     Settled,

@@ -181,14 +181,12 @@ def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> Hi
     return HighestClocks(by_rank[:-1, layout.stages.rank], by_rank[-1], by_rank.max(0))
 
 
-def _held_clocks(
-    plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts
-) -> HighestClocks:
+def _held_clocks(plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts) -> HighestClocks:
     """Highest clocks at which its limit lets the mean card run what plans that set all clocks run, tails distinct."""
     top, kinds = parts.gpu.max_clock_mhz, len(layout.often)
     of_stages, of_tails = np.full((kinds, len(layout.stages.rank)), top), np.full(len(layout.tails.rank), top)
     often = np.zeros((kinds, len(layout.stages.rank)))
-    np.add.at(often, (slice(None), layout.stages.index), layout.often)
+    np.add.at(often.T, layout.stages.index, layout.often.T)
     for rank in np.flatnonzero(np.array([is_locked(plan) for plan in plans])[layout.plan_of_rank]).tolist():
         plan = plans[layout.plan_of_rank[rank]]
         own, tail = np.flatnonzero(layout.stages.rank == rank), layout.tails.index[rank]
@@ -211,8 +209,8 @@ def _held_clocks(
 
 def _holds_locks(plans: Sequence[Plan], layout: Layout, highest: HighestClocks, held: HighestClocks) -> Bool:
     """Plans that set all clocks, of which the mean card holds each, shape ``(n,)``."""
-    holds = (highest.tail_mhz <= held.tail_mhz[layout.tails.index]).astype(bool)
-    stages = (highest.stage_mhz <= held.stage_mhz).all(0)
+    holds = np.asarray(highest.tail_mhz <= held.tail_mhz[layout.tails.index])
+    stages = np.asarray((highest.stage_mhz <= held.stage_mhz).all(0))
     np.logical_and.at(holds, layout.rank_of_stage, stages[layout.stages.index])
     locked = np.array([is_locked(plan) for plan in plans])
     np.logical_and.at(locked, layout.plan_of_rank, holds)

@@ -171,10 +171,10 @@ def _tables(
     governed: bool,
     locks: bool,
 ) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...], tuple[Array, ...]]:
-    """Tables and columns of every rank, and where the limit holds it; instructions keep to the plan's clocks where
-    ``governed``."""
+    """Tables, columns and held clocks of every rank; instructions keep to the plan's clocks where ``governed``."""
     tables, columns, held = [], [], []
-    alone: dict[object, tuple[InstructionTable, Array | None, NDArray[np.int64]]] = {}  # of ranks that run the same instructions
+    # Of ranks that run the same instructions.
+    alone: dict[object, tuple[InstructionTable, Array | None, NDArray[np.int64]]] = {}
     parts, reached = dict(program.plan.power.component_limits_w), group_limit_share(program.plan.tp, gpu)
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {limit: {} for limit in limits_w}
     for rank, (run, own, limit) in enumerate(zip(program.ranks, kernels, limits_w, strict=True)):
@@ -185,18 +185,17 @@ def _tables(
         if key not in alone:
             beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
             of_tower = host_s(program.plan, gpu, of_towers(run.types)) if program.plan.workload.images else None
-
-            def tabulated(behind: Array | None) -> InstructionTable:
-                return instruction_table(run.types, own, gpu, behind, beside, taken_s[limit], host, of_tower)
-
+            shared = beside, taken_s[limit], host, of_tower
             at = None
             if locks:
-                held_back = tabulated(lag_of_cards(program.plan, gpu.clocks_mhz, gpu))
+                cards = lag_of_cards(program.plan, gpu.clocks_mhz, gpu)
+                held_back = instruction_table(run.types, own, gpu, cards, *shared)
                 amounts = held_back.duration_s, held_back.energy_j
                 burst, at = held_clock_mhz(gpu.clocks_mhz, *amounts, often, limit * reached, gpu)
                 if not governed:
                     highest = np.minimum(highest, index_below(gpu.clocks_mhz, burst[:, 0]))
-            alone[key] = tabulated(lag and lag(gpu.clocks_mhz[highest][:, None], at)), at, highest
+            behind = lag and lag(gpu.clocks_mhz[highest][:, None], at)
+            alone[key] = instruction_table(run.types, own, gpu, behind, *shared), at, highest
         table, at, highest = alone[key]
         table = with_overlapped_buckets(table, run.order, run.overlapped, own, gpu)
         if parts:

@@ -75,7 +75,7 @@ def test_a_lock_gains_a_group_no_more_than_its_wandering_costs(gpu, tp):
 
 
 def test_cards_that_differ_are_not_made_alike_by_a_lock():
-    """By hand: where the limit holds the mean card at 1,500 MHz, the slowest stays a lag below it, whatever is locked."""
+    """By hand: where the limit holds the mean card at 1,500 MHz, the slowest stays a lag below it at any lock."""
     model = gpu_model(load_gpu("h200-sxm"))
     one, many = (card_lag(np.array([1500.0]), n, model, 0.013)[0] for n in (8, 1024))
     assert 0.0 < one < many
