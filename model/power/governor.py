@@ -17,6 +17,8 @@ Array = NDArray[np.float64]
 #: in four precisions and at eleven clocks, counted on an H200 (0.902 to 0.917 on H100s), whatever they draw. All other
 #: kernels get the whole clock. Forecasts go by the clock that is set, and the share is in the cycles of products.
 TENSOR_CLOCK_SHARE = 0.907
+#: How long the fast loop takes to follow a change of power, in its time constants.
+REMEMBERED = 2.0
 
 
 def settled_power_w(power_limit_w: ArrayLike, gpu: GpuModel) -> Array:

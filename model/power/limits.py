@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from joulecast.model.cluster.extremes import slowest_of
 from joulecast.model.hardware.gpu_model import GpuModel
+from joulecast.model.power.governor import REMEMBERED, settle_clock_mhz
 from joulecast.model.power.kernel_power import KernelTimes, clock_tree_power_w, idle_power_w
 
 Array = NDArray[np.float64]
@@ -29,8 +30,6 @@ NODE_CLOCK_SPREAD = 0.013
 #: lets them run faster. The slowest, which sets the pace, cannot. From (1 − P_wait/P_limit)/κ with P ~ f^κ at the
 #: limit, P_wait a quarter of the limit and κ about 2.5.
 TAKEN_BACK = 0.3
-#: Exponent κ of a board's power in its clock near a limit [estimate]; the same as in :data:`TAKEN_BACK`.
-POWER_EXPONENT = 2.5
 #: Distance below the highest clock, as a share of it, from which on the clock wanders in full.
 FULL_WANDER = 0.05
 #: Share of its clock by which a kernel is below the instant limit where that begins to act, and above it where it acts
@@ -134,12 +133,14 @@ def group_lag(
     gpu: GpuModel,
     node_spread: float = 0.0,
     locked_mhz: Array | None = None,
+    held_mhz: Array | None = None,
 ) -> Array:
     """Relative distance of the pace of a group from its mean clock, at each mean clock.
 
     Boards wander, each for itself, below the highest clock that they may take, and cards of one kind settle apart below
     the highest that they have. A locked clock keeps boards from wandering above it, so that those near it are nearly in
-    step and go faster than under the governor alone; that cards differ it does not change.
+    step and go faster than under the governor alone; of cards that differ only those are below it that would exceed
+    their limit (:func:`card_lag_at_lock`).
 
     Parameters
     ----------
@@ -153,10 +154,14 @@ def group_lag(
     locked_mhz
         The clock that a plan sets, which those that the limit spares hold alike; of several instructions each its own,
         shape ``(types, 1)``, and the answer is of shape ``(types, clocks)``.
+    held_mhz
+        With it, from :func:`held_clock_mhz`, of the same shape.
     """
     highest = gpu.max_clock_mhz if locked_mhz is None else locked_mhz
-    wander = min(slowest_of(in_step), FURTHEST) * gpu["governor.wander"]
-    return np.asarray(wander * _freedom(clocks_mhz, highest, gpu) + card_lag(clocks_mhz, members, gpu, node_spread))
+    wander = min(slowest_of(in_step), FURTHEST) * gpu["governor.wander"] * _freedom(clocks_mhz, highest, gpu)
+    if held_mhz is None:
+        return np.asarray(wander + card_lag(clocks_mhz, members, gpu, node_spread))
+    return np.asarray(wander + card_lag_at_lock(clocks_mhz, held_mhz, members, gpu, node_spread))
 
 
 def card_lag(clocks_mhz: Array, members: int, gpu: GpuModel, node_spread: float = 0.0) -> Array:
@@ -165,20 +170,44 @@ def card_lag(clocks_mhz: Array, members: int, gpu: GpuModel, node_spread: float 
     return slowest_of(members) * spread * _freedom(clocks_mhz, gpu.max_clock_mhz, gpu)
 
 
-def card_lag_at_lock(lag: Array, limit_share: float) -> Array:
-    """The same at a locked clock that the mean card holds: only cards that need much power are below it.
+def card_lag_at_lock(
+    clocks_mhz: Array, held_mhz: Array, members: int, gpu: GpuModel, node_spread: float = 0.0
+) -> Array:
+    """The same at locked clocks: only a card that its limit holds below the lock lags.
 
-    ``x = ((1 + κ·d)·r − 1)/κ`` between 0 and d: the slowest card, d below the mean one where both are at the limit,
-    would draw 1 + κ·d times its power, with κ from :data:`POWER_EXPONENT`.
+    ``x = 1 - f_held·(1 - d)/f`` between 0 and d: where the limit holds the mean card at ``f_held``, the slowest is d
+    below it, from :func:`card_lag`, and stays there whatever lower clock above its own is locked.
+    """
+    most = card_lag(held_mhz, members, gpu, node_spread)
+    return np.asarray(np.clip(1.0 - held_mhz * (1.0 - most) / clocks_mhz, 0.0, most))
+
+
+def held_clock_mhz(
+    clocks_mhz: Array, time_s: Array, energy_j: Array, often: Array, limit_w: float, gpu: GpuModel
+) -> tuple[Array, Array]:
+    """Highest clock at which the mean card's limit lets each of several instructions run, shape ``(types, 1)`` [MHz].
+
+    That of the fast loop alone, and that of both. The slow loop holds the mean power of a rank's work. The fast one
+    holds what an instruction brings the power of the last milliseconds to, ``P + (1 - exp(-t / 2τ))·(P_k - P)`` where
+    the others draw P on average: recorded clocks fall in every load of 20 ms and more, although the average is far
+    below the limit (``validate/recorded/clocks``).
 
     Parameters
     ----------
-    lag
-        d, from :func:`card_lag`.
-    limit_share
-        r, power of the mean card at the locked clock over that at which it settles.
+    time_s, energy_j
+        Of each instruction at each clock, with the wait for cards that lag in full, shape ``(types, clocks)`` [s], [J].
+    often
+        How often each runs in the work that the slow loop averages, shape ``(types,)``; 0 of what runs once.
     """
-    return np.clip(((1.0 + POWER_EXPONENT * lag) * limit_share - 1.0) / POWER_EXPONENT, 0.0, lag)
+    power = np.divide(energy_j, time_s, out=np.zeros_like(time_s), where=time_s > 0)
+    mean = (often @ energy_j) / np.maximum(often @ time_s, 1e-12)
+    follows = -np.expm1(-time_s / (REMEMBERED * gpu["governor.fast_s"]))
+    burst = mean + follows * (power - mean)
+    slow, fast = limit_w * gpu["governor.settled_share"], limit_w * gpu["governor.burst_share"]
+    top = gpu.max_clock_mhz
+    held = settle_clock_mhz(clocks_mhz, burst.T, fast, top)
+    on_average = np.where(often > 0, settle_clock_mhz(clocks_mhz, mean[:, None], slow, top), top)
+    return held[:, None], np.minimum(held, on_average)[:, None]
 
 
 def _freedom(clocks_mhz: Array, highest_mhz: Array | float, gpu: GpuModel) -> Array:

@@ -9,6 +9,7 @@ from joulecast.errors import GuardError, InputError
 from joulecast.plan.exact.front import ROUNDING, Front, FrontPoint
 from joulecast.plan.exact.front_guards import check_curve, check_points
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
+from joulecast.plan.exact.power_means import highest_means_w
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import Plans, energy_best, rounded_plans
 from joulecast.plan.knobs.options import TIME_QUANTUM_S, quanta
@@ -93,7 +94,7 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
 
 def _within_power(problem: FrontProblem, points: list[FrontPoint], limit_w: Float) -> list[FrontPoint]:
     """Plans in which no rank's mean power exceeds its limit: the board would not hold the others' clocks."""
-    kept = [p for p in points if (problem.rank_energies_j(p.choice, p.time_s) <= limit_w * p.time_s).all()]
+    kept = [p for p, drawn in zip(points, highest_means_w(problem, points), strict=True) if (drawn <= limit_w).all()]
     if not kept:
         raise InputError(
             "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."

@@ -155,13 +155,20 @@ def zeus_files(front: Front, *, copies: int = 1, gpus_per_rank: int = 1) -> dict
 def zeus_profile(front: Front, *, gpus_per_rank: int = 1) -> str:
     """All options of every stage and instruction, per GPU; stages count along the model.
 
-    Of options with one clock, that differ in what Zeus does not set, the one that is worth most stands for all.
+    Of options with one clock, that differ in what Zeus does not set, the one that is worth most stands for all. Where a
+    board holds an instruction below a clock that others reach, it runs there as at the highest that it does reach.
     """
     problem = front.problem
     found: dict[tuple[int, str], int] = {}
     flat = ((rank, instruction) for rank, order in enumerate(problem.dag.ranks) for instruction in order)
     for (rank, instruction), kind in zip(flat, problem.kind.tolist(), strict=True):
         found.setdefault((problem.dag.stage(rank, instruction.chunk), instruction.kind), kind)
+    by_clock = {kind: _by_clock(problem.sets[kind]) for kind in found.values()}
+    every = sorted({clock for own in by_clock.values() for clock in own}, reverse=True)
+    for own in by_clock.values():
+        highest = max(own)
+        if len(own) > 1:  # else the plan sets it
+            own |= {clock: own[highest] for clock in every if clock > highest}
     return csv_text(
         [
             {
@@ -172,7 +179,7 @@ def zeus_profile(front: Front, *, gpus_per_rank: int = 1) -> str:
                 "energy": option.energy_j / gpus_per_rank,
             }
             for (stage, name), kind in sorted(found.items())
-            for clock, option in _by_clock(problem.sets[kind]).items()
+            for clock, option in sorted(by_clock[kind].items(), reverse=True)
         ]
     )
 
@@ -182,7 +189,7 @@ def _by_clock(options: OptionSet) -> dict[int, Option]:
     for place in np.argsort(options.cost_j, kind="stable").tolist():
         option = options.options[place]
         best.setdefault(_whole_mhz(option.clock_mhz), option)
-    return dict(sorted(best.items(), reverse=True))
+    return best
 
 
 def zeus_solution(front: Front, point: FrontPoint, *, copies: int = 1) -> str:

@@ -42,8 +42,10 @@ class FrontProblem:
     wait_power_w
         Power of all GPUs of each pipeline rank while they wait, shape ``(ranks,)`` [W].
     power_limit_w
-        Mean power that a rank's GPUs may draw over an iteration, shape ``(ranks,)``; ``None`` where the options'
-        times are measured ones, which hold what the board allowed [W].
+        Mean power that a rank's GPUs may draw, shape ``(ranks,)``; ``None`` where the options' times are measured ones,
+        which hold what the board allowed [W].
+    averaged_s
+        Over what time, if not over an iteration [s].
     notes
         What was assumed.
     gpus_per_rank
@@ -59,6 +61,7 @@ class FrontProblem:
     kind: Int
     wait_power_w: Float
     power_limit_w: Float | None = None
+    averaged_s: float | None = None
     notes: tuple[str, ...] = ()
     gpus_per_rank: int = 1
     kernels: OptionKernels | None = None
@@ -146,6 +149,7 @@ def make_problem(
     *,
     names: Sequence[str] | None = None,
     power_limit_w: Float | None = None,
+    averaged_s: float | None = None,
     notes: Sequence[str] = (),
     gpus_per_rank: int = 1,
     kernels: OptionKernels | None = None,
@@ -184,7 +188,9 @@ def make_problem(
         if len(np.unique(wait[ranks])) > 1:
             raise InputError(f"{labels[i]} runs on ranks of different waiting power", remedy="Give each its own kind.")
         sets.append(make_options(ways, float(wait[ranks[0]]) if len(ranks) else 0.0, labels[i]))
-    return FrontProblem(dag, tuple(sets), kinds, wait, power_limit_w, tuple(notes), gpus_per_rank, kernels, site)
+    return FrontProblem(
+        dag, tuple(sets), kinds, wait, power_limit_w, averaged_s, tuple(notes), gpus_per_rank, kernels, site
+    )
 
 
 def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Float) -> tuple[Int, Int, Float]:

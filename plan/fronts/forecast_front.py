@@ -10,6 +10,7 @@ import numpy as np
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.power.governor import settled_power_w
+from joulecast.model.power.limits import group_limit_share
 from joulecast.plan.exact.dag import make_dag
 from joulecast.plan.exact.front import Front
 from joulecast.plan.exact.front_intervals import OptionKernels
@@ -21,7 +22,7 @@ from joulecast.plan.knobs.options import Option
 from joulecast.plan.knobs.overlap_space import Knobs, overlap_variants
 from joulecast.plan.knobs.tile_space import check_tile_lists, tile_variants
 from joulecast.simulator.events.guards import reported_with
-from joulecast.simulator.fluid.prepared import Prepared, prepare
+from joulecast.simulator.fluid.prepared import Prepared, often_of, prepare
 from joulecast.simulator.fluid.steady_state import fluid_program
 from joulecast.simulator.instructions.clock_columns import locked_index
 from joulecast.simulator.instructions.footprints import footprints
@@ -32,8 +33,8 @@ from joulecast.simulator.plan_file.plan import Plan
 CLOCK_STEP = 8
 #: What a forecast front takes for granted.
 NOTES = (
-    "every instruction runs at its locked clock; plans whose mean power a board would not hold are left out",
-    "GPUs wait at the power of the highest clock that they may take",
+    "every instruction runs at its locked clock; clocks and plans that a board would not hold are left out",
+    "GPUs wait at the power of the highest clock that their forwards and backwards may take",
     "tensor-parallel ranks and replicas share the choices of their stage",
     "ratios to the fastest plan are those of the same cards; kernels of a calibrated one err alike at all clocks",
 )
@@ -89,7 +90,7 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     """
     blocks = comm_ctas_of(plan, space)
     ways = ways_of(plan, gpu, space, blocks)
-    variants = [(knobs, prepare(way, gpu, governed=False)) for knobs, way in ways]
+    variants = [(knobs, prepare(way, gpu, governed=False, alike=False)) for knobs, way in ways]
     base = variants[0][1]
     gpus = plan.tp * plan.replicas
     options: list[list[Option]] = []
@@ -99,12 +100,13 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
     waits: list[float] = []
     for rank, run in enumerate(base.program.ranks):
         allowed = _clocks_of_types(base, rank, space)
+        repeated = np.flatnonzero(often_of(base.program, rank)).tolist()  # GPUs wait between micro-batches
         kind.extend(len(options) + t for t in run.order)
         for t, name in enumerate(run.names):
             options.append([o for knobs, p in variants for o in _options(p, rank, t, allowed[t], knobs, gpus)])
             names.append(f"{name} of stage {rank}")
             types.append((rank, t))
-        highest = max(base.columns[rank][t][clocks[-1]] for t, clocks in enumerate(allowed))
+        highest = max(_held(base, rank, t, allowed[t])[-1] for t in repeated)
         waits.append(float(base.wait_power_w[highest]) * gpus)
     fluid = fluid_program(base)
     schedule = base.program.schedule
@@ -115,7 +117,8 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
         kind,
         np.array(waits),
         names=names,
-        power_limit_w=settled_power_w(base.power_limits_w, gpu) * gpus,
+        power_limit_w=settled_power_w(base.power_limits_w, gpu) * group_limit_share(plan.tp, gpu) * gpus,
+        averaged_s=gpu["governor.slow_s"],
         notes=_notes(plan, space, len(blocks) > 1),
         gpus_per_rank=gpus,
         kernels=None if gpu.description is None else OptionKernels(dict(variants), tuple(types), gpu.description),
@@ -125,11 +128,6 @@ def problem_from_plan(plan: Plan, gpu: GpuModel, space: FrontSpace) -> FrontProb
 def _notes(plan: Plan, space: FrontSpace, blocks_chosen: bool) -> list[str]:
     """What a front takes for granted."""
     notes = [*NOTES, *(["clocks that the plan sets are kept"] if plan.power.clocks_mhz else [])]
-    if plan.tp * plan.replicas > 1:
-        notes.append(
-            "cards are taken to be alike; where clocks are near the limit, predict has GPUs wait for the slowest card, "
-            "and the same clocks take longer there"
-        )
     if blocks_chosen:
         notes.append("where GPUs communicate, each instruction chooses its thread blocks too (overlap.comm_ctas)")
     if space.overlap:
@@ -183,9 +181,8 @@ def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[l
 
 
 def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], knobs: Knobs, gpus: int) -> list[Option]:
-    """Options of a type at the clocks that the board's instant limit lets it reach."""
-    table, columns = prepared.tables[rank], prepared.columns[rank][kind]
-    reached = sorted({int(columns[c]) for c in clocks})
+    """Options of a type at the clocks that the board holds."""
+    table = prepared.tables[rank]
     return [
         Option(
             float(table.duration_s[kind, c]),
@@ -193,5 +190,11 @@ def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], kn
             float(prepared.clocks_mhz[c]),
             knobs,
         )
-        for c in reached
+        for c in _held(prepared, rank, kind, clocks)
     ]
+
+
+def _held(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int]) -> list[int]:
+    """Clock indices that the board's fast and instant limits let a type reach; what it runs at where none is."""
+    columns = prepared.columns[rank][kind].tolist()
+    return [c for c in clocks if columns[c] == c] or sorted({columns[c] for c in clocks})

@@ -223,6 +223,7 @@ def slowed_problem(problem: FrontProblem, slow: SlowRank) -> FrontProblem:
         problem.wait_power_w,
         names=[names[i] for i in used],
         power_limit_w=problem.power_limit_w,
+        averaged_s=problem.averaged_s,
         notes=(*problem.notes, f"rank {slow.rank} is slow: {_in_words(slow)}"),
         gpus_per_rank=problem.gpus_per_rank,
         kernels=None if problem.kernels is None else problem.kernels.of_kinds(origin[i] for i in used),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.power.governor import clock_of_rising
+from joulecast.model.power.governor import REMEMBERED, clock_of_rising
 from joulecast.simulator.fluid.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK
 
 Array = NDArray[np.float64]
@@ -26,8 +26,6 @@ Int = NDArray[np.int64]
 ROUNDS = 5
 #: Rounds after which clocks tell how a pipeline waits.
 NEARLY_SETTLED = 1
-#: How long the fast loop takes to follow a change of power, in its time constants.
-OVERSHOOT = 2.0
 #: How long a clock takes to fall when an instruction begins that draws more than a burst may, in the same: recorded
 #: clocks reach their plateau after 40 to 60 ms.
 FALLS = 8.0
@@ -197,7 +195,7 @@ def _clocks_mhz(load: Load, board: Board, power_w: Array, target_w: Array) -> tu
     falls = np.where((of_work < board.top_mhz) & (load.most_share < LESSER), 0.0, 1.0 + np.expm1(-turns) / turns)
     clock = of_work - np.maximum(of_work - of_most, 0.0) * falls
     tail_s = grid_positions(clocks, own).interpolate(load.tail_s, row_starts(load.tail_s))
-    mixed = np.exp(-tail_s / (OVERSHOOT * board.fast_s))
+    mixed = np.exp(-tail_s / (REMEMBERED * board.fast_s))
     return clock, mixed * clock + (1.0 - mixed) * own
 
 
@@ -266,11 +264,11 @@ def _spare_between_j(load: Load, board: Board, busy_s: Array, short_s: Array, le
     """
     piece, wait = busy_s / load.rounds, short_s / load.rounds
     pieces = np.where(np.isnan(load.pieces_s), load.rounds * np.minimum(piece, board.slow_s), load.pieces_s)
-    remembered = load.rounds * np.minimum(wait, OVERSHOOT * board.fast_s)
+    remembered = load.rounds * np.minimum(wait, REMEMBERED * board.fast_s)
     return np.asarray(np.minimum(left_w * short_s, above_w * pieces + (above_w + left_w) * remembered))
 
 
 def _clock_of_wait(board: Board, clock_mhz: Array, wait_s: Array) -> Array:
     """Mean clock of a wait: it rises to the top within some time constants of the fast loop."""
-    rising = np.minimum(OVERSHOOT * board.fast_s / np.maximum(wait_s, 1e-9), 1.0)
+    rising = np.minimum(REMEMBERED * board.fast_s / np.maximum(wait_s, 1e-9), 1.0)
     return np.asarray(np.where(board.governed, rising * clock_mhz + (1.0 - rising) * board.top_mhz, clock_mhz))

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.model.power.governor import clock_between
-from joulecast.simulator.closed_form.clocks import OVERSHOOT, grid_positions, row_starts
+from joulecast.model.power.governor import REMEMBERED, clock_between
+from joulecast.simulator.closed_form.clocks import grid_positions, row_starts
 
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -43,7 +43,7 @@ def tables_at_mean_clock(tables: Array, clocks_mhz: Array, fast_s: float) -> Arr
     power = np.divide(energy, time, out=np.zeros_like(time), where=time > 0)
     own = _drawing(np.maximum.accumulate(power, axis=-1), clocks_mhz)
     middle = (own * time).sum(0) / time.sum(0)
-    follows = -np.expm1(-time / (OVERSHOOT * fast_s)) if fast_s > 0 else np.ones_like(time)
+    follows = -np.expm1(-time / (REMEMBERED * fast_s)) if fast_s > 0 else np.ones_like(time)
     clock = middle + follows * (own - middle)
     at_level = grid_positions(clocks_mhz, clock).interpolate(tables, row_starts(tables)[..., None])
     mean = (clock * at_level[0]).sum(0) / at_level[0].sum(0)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
+from joulecast.model.power.governor import REMEMBERED
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.simulator.closed_form.clocks import (
-    OVERSHOOT,
     GridPositions,
     Load,
     Settled,
@@ -66,7 +66,7 @@ class Pipelines:
         ]
         self._stretch = np.ones(len(plans))
         self._spare = np.full((len(plans), self._ranks.max(initial=1)), np.nan)
-        self._remembered_s, self._slow_s = OVERSHOOT * parts.gpu["governor.fast_s"], parts.gpu["governor.slow_s"]
+        self._remembered_s, self._slow_s = REMEMBERED * parts.gpu["governor.fast_s"], parts.gpu["governor.slow_s"]
         self._counted, self._pieces_s = (np.full(self._spare.shape, np.nan) for _ in range(2))
         self._walked = self._orders(plans)
         self._walk(self._work.stages.time_s[:, layout.stages.index, -1])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.power.governor import settled_power_w
+from joulecast.model.power.limits import group_limit_share, held_clock_mhz
 from joulecast.simulator.closed_form.clocks import interpolated
 from joulecast.simulator.closed_form.keys import pace_key
 from joulecast.simulator.closed_form.layout import Layout
@@ -20,7 +20,7 @@ from joulecast.simulator.closed_form.overlapped_buckets import overlapped_commun
 from joulecast.simulator.closed_form.own_clocks import tables_at_mean_clock
 from joulecast.simulator.closed_form.shape import in_phases
 from joulecast.simulator.closed_form.tabulated import Parts, Recipe, Sums, Tabulated
-from joulecast.simulator.fluid.prepared import lag_at_lock, lag_of
+from joulecast.simulator.fluid.prepared import lag_of, lag_of_cards
 from joulecast.simulator.instructions.clock_columns import PLAN_NAMES, is_locked
 from joulecast.simulator.instructions.host import gaps_with_tower, host_gaps
 from joulecast.simulator.instructions.tables import at_pace
@@ -92,7 +92,7 @@ class Work:
     highest
         Clocks that the plans set.
     locked
-        Plans whose clocks never move: they set all, and no instruction reaches the power limit; shape ``(n,)``.
+        Plans whose clocks never move: they set all, and their limits let the mean card hold each; shape ``(n,)``.
     """
 
     stages: Amounts
@@ -106,9 +106,9 @@ def work_of(plans: Sequence[Plan], layout: Layout, parts: Parts) -> Work:
     """Work of plans whose rows are laid out."""
     stages, tails, drain_s = _summed(layout, parts)
     highest = _highest_clocks(plans, layout, parts.gpu.max_clock_mhz)
-    share = _limit_share(plans, layout, parts, stages, tails, highest)
-    locked = share <= 1.0
-    _keep_pace(stages, tails, plans, layout, parts, share, highest)
+    held = _held_clocks(plans, layout, parts, stages, tails)
+    locked = _holds_locks(plans, layout, highest, held)
+    _keep_pace(stages, tails, plans, layout, parts, highest, held, locked)
     tails, drain_s = tails[layout.tails.index], drain_s[layout.tails.index]
     for added in overlapped_communication(plans, layout, parts, stages.time_s):
         tails.time_s[added.rows] += added.time_s
@@ -181,34 +181,40 @@ def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> Hi
     return HighestClocks(by_rank[:-1, layout.stages.rank], by_rank[-1], by_rank.max(0))
 
 
-def _limit_share(
-    plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts, highest: HighestClocks
-) -> Array:
-    """Power of plans that set all clocks over that at which boards settle, shape ``(n,)``; infinite of other plans.
+def _held_clocks(plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts) -> HighestClocks:
+    """Highest clocks at which its limit lets the mean card run what plans that set all clocks run, tails distinct."""
+    top, kinds = parts.gpu.max_clock_mhz, len(layout.often)
+    of_stages, of_tails = np.full((kinds, len(layout.stages.rank)), top), np.full(len(layout.tails.rank), top)
+    often = np.zeros((kinds, len(layout.stages.rank)))
+    np.add.at(often.T, layout.stages.index, layout.often.T)
+    for rank in np.flatnonzero(np.array([is_locked(plan) for plan in plans])[layout.plan_of_rank]).tolist():
+        plan = plans[layout.plan_of_rank[rank]]
+        own, tail = np.flatnonzero(layout.stages.rank == rank), layout.tails.index[rank]
+        time, energy, exposed = (
+            np.concatenate([of.reshape(-1, len(parts.clocks_mhz)), after[tail][None]])
+            for of, after in (
+                (stages.time_s[:, own], tails.time_s),
+                (stages.energy_j[:, own], tails.energy_j),
+                (stages.exposed_s[:, own], tails.exposed_s),
+            )
+        )
+        waiting = _waiting_s(time - exposed, lag_of_cards(plan, parts.clocks_mhz, parts.gpu), parts)
+        time, energy = time + waiting, energy + waiting * parts.waiting_w
+        runs = np.append(often[:, own].ravel(), 0.0)
+        limit = float(layout.limit_w[rank]) * group_limit_share(plan.tp, parts.gpu)
+        found = held_clock_mhz(parts.clocks_mhz, time, energy, runs, limit, parts.gpu)[1][:, 0]
+        of_stages[:, own], of_tails[tail] = found[:-1].reshape(kinds, -1), found[-1]
+    return HighestClocks(of_stages, of_tails, np.empty(0))
 
-    That of the most demanding instruction of any rank; ``tails`` are distinct ones.
-    """
+
+def _holds_locks(plans: Sequence[Plan], layout: Layout, highest: HighestClocks, held: HighestClocks) -> Bool:
+    """Plans that set all clocks, of which the mean card holds each, shape ``(n,)``."""
+    holds = np.asarray(highest.tail_mhz <= held.tail_mhz[layout.tails.index])
+    stages = np.asarray((highest.stage_mhz <= held.stage_mhz).all(0))
+    np.logical_and.at(holds, layout.rank_of_stage, stages[layout.stages.index])
     locked = np.array([is_locked(plan) for plan in plans])
-    share = np.where(locked, 0.0, np.inf)
-    if locked.any():
-        power = _highest_power_w(stages, tails, layout, parts.clocks_mhz, highest)
-        np.maximum.at(share, layout.plan_of_rank, power / settled_power_w(layout.limit_w, parts.gpu))
-    return share
-
-
-def _highest_power_w(
-    stages: Amounts, tails: Amounts, layout: Layout, clocks_mhz: Array, highest: HighestClocks
-) -> Array:
-    """Power of each rank row's most demanding instruction at the clock that the plan sets, shape ``(r,)`` [W]."""
-
-    def power_w(of: Amounts, clock_mhz: Array, rows: Int | None = None) -> Array:
-        energy, time = (interpolated(values, clocks_mhz, clock_mhz, rows) for values in (of.energy_j, of.time_s))
-        return np.asarray(energy / np.maximum(time, 1e-12))
-
-    of_stages = [power_w(stages[kind], highest.stage_mhz[kind]) for kind in range(len(layout.often))]
-    out = power_w(tails, highest.tail_mhz, layout.tails.index)
-    np.maximum.at(out, layout.rank_of_stage, np.max(of_stages, axis=0)[layout.stages.index])
-    return out
+    np.logical_and.at(locked, layout.plan_of_rank, holds)
+    return locked
 
 
 def _keep_pace(
@@ -217,35 +223,41 @@ def _keep_pace(
     plans: Sequence[Plan],
     layout: Layout,
     parts: Parts,
-    limit_share: Array,
     highest: HighestClocks,
+    held: HighestClocks,
+    locked: Bool,
 ) -> None:
     """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
     groups: dict[object, list[int]] = {}
     for number, plan in enumerate(plans):
-        locked = limit_share[number] if limit_share[number] <= 1.0 else None
-        groups.setdefault((pace_key(plan), locked), []).append(number)
+        groups.setdefault((pace_key(plan), bool(locked[number])), []).append(number)
     for members in groups.values():
-        plan, share = plans[members[0]], float(limit_share[members[0]])
+        plan = plans[members[0]]
         within = np.zeros(len(plans), dtype=bool)
         within[members] = True
         of_stages, of_tails = (within[layout.plan_of_rank[rows.rank]] for rows in (layout.stages, layout.tails))
-        each = [(stages[kind], of_stages, highest.stage_mhz[kind]) for kind in range(len(layout.often))]
-        for amounts, rows, top_mhz in (*each, (tails, of_tails, highest.tail_mhz[layout.tails.rank])):
-            if share <= 1.0:
-                lag = lag_at_lock(plan, parts.clocks_mhz, parts.gpu, share)
-            else:
-                lag = lag_of(plan, parts.clocks_mhz, parts.gpu, top_mhz[rows][:, None])
+        each = [(stages[k], of_stages, highest.stage_mhz[k], held.stage_mhz[k]) for k in range(len(layout.often))]
+        for amounts, rows, top_mhz, held_mhz in (
+            *each,
+            (tails, of_tails, highest.tail_mhz[layout.tails.rank], held.tail_mhz),
+        ):
+            top, slowest = top_mhz[rows][:, None], held_mhz[rows][:, None] if is_locked(plan) else None
+            # A clock that is held is read between two of the grid.
+            clocks = top if locked[members[0]] else parts.clocks_mhz
+            lag = lag_of(plan, clocks, parts.gpu, top, slowest)
             if lag.any():
                 _stretch(amounts, rows, lag, parts)
 
 
 def _stretch(amounts: Amounts, rows: Bool, lag: Array, parts: Parts) -> None:
     """Make some rows as slow as the slowest GPU of their groups."""
-    compute = amounts.time_s[rows] - amounts.exposed_s[rows]
-    waiting = at_pace(compute, parts.clocks_mhz, lag) - compute
+    waiting = _waiting_s(amounts.time_s[rows] - amounts.exposed_s[rows], lag, parts)
     amounts.time_s[rows] += waiting
     amounts.energy_j[rows] += waiting * parts.waiting_w
+
+
+def _waiting_s(compute_s: Array, lag: Array, parts: Parts) -> Array:
+    return at_pace(compute_s, parts.clocks_mhz, lag) - compute_s
 
 
 def _let_kinds_settle(

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.power.governor import settled_power_w
 from joulecast.model.power.kernel_power import at_clock, wait_power_w
-from joulecast.model.power.limits import card_lag, card_lag_at_lock, group_lag
+from joulecast.model.power.limits import card_lag, group_lag, group_limit_share, held_clock_mhz
 from joulecast.simulator.fluid.part_limits import index_below, limited, wait_columns
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.clock_columns import (
@@ -21,7 +20,6 @@ from joulecast.simulator.instructions.clock_columns import (
     clock_columns,
     is_locked,
     locked_index,
-    mean_power_w,
 )
 from joulecast.simulator.instructions.host import host_s, of_towers
 from joulecast.simulator.instructions.overlapped_buckets import with_overlapped_buckets
@@ -35,10 +33,12 @@ from joulecast.simulator.instructions.tables import (
 )
 from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.schedules import ONCE
 
 Array = NDArray[np.float64]
-#: How far the slowest of a group lies behind, of instructions with these highest clocks, shape ``(types, 1)`` [MHz].
-Lag = Callable[[Array], Array]
+#: How far the slowest of a group lies behind, of instructions with these highest clocks and those at which the limit
+#: holds the mean card, both of shape ``(types, 1)`` [MHz].
+Lag = Callable[[Array, Array | None], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,10 @@ class Prepared:
     transfer_s
         Time of a transfer from each pipeline rank to the next [s].
     locked
-        Whether clocks never move: the plan sets all of them, and no instruction reaches the mean card's limit.
+        Whether clocks never move: the plan sets all of them, and its limit lets the mean card hold each.
+    held_mhz
+        Of each pipeline rank, highest clocks at which its limit lets the mean card run each type, shape ``(types, 1)``;
+        none where the board sets clocks.
     wait_columns
         Column at which a GPU waits where the governor sets another, shape ``(clocks,)``.
     """
@@ -78,6 +81,7 @@ class Prepared:
     transfer_s: Array
     locked: bool
     wait_columns: NDArray[np.int64]
+    held_mhz: tuple[Array, ...] = ()
 
     @property
     def wait_power_w(self) -> Array:
@@ -90,7 +94,7 @@ class Prepared:
         return self.kernels[0].clocks_mhz
 
 
-def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
+def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True, alike: bool = True) -> Prepared:
     """Lower a plan's kernels and tabulate its instructions at every clock.
 
     Parameters
@@ -98,6 +102,10 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     governed
         Whether the board's governor moves the clocks and the plan may set some. If not, the tables are those of clocks
         that never move, and clocks that the plan sets play no part.
+    alike
+        Of clocks that never move: whether all cards hold them. If not, instructions keep to those that the fast loop
+        of the mean card's limit holds, and GPUs wait for cards that their limit holds below them, as they do where the
+        plan locks them.
     """
     program = plan_program(plan)
     limits = board_limits_w(plan, gpu)
@@ -112,35 +120,38 @@ def prepare(plan: Plan, gpu: GpuModel, *, governed: bool = True) -> Prepared:
     if program.transfers:
         transfer = np.asarray(at_clock(lower(program.transfers, gpu), gpu.max_clock_mhz, gpu).time_s)
 
-    def tabulated(lag: Lag | None, *, locked: bool = False) -> Prepared:
-        """With ranks that wait for the slowest of their groups, or all alike."""
-        tables, columns = _tables(program, kernels, gpu, peaks, lag, governed)
-        return Prepared(program, kernels, tables, columns, limits, gpu, transfer, locked, waits)
+    def lag(highest: Array, held: Array | None) -> Array:
+        # Where clocks never move, each is one that the plan might lock.
+        return lag_of(plan, gpu.clocks_mhz, gpu, highest if governed else gpu.clocks_mhz, held)
 
-    if not governed:
-        return tabulated(None, locked=True)
-    if is_locked(plan):
-        alike = tabulated(None, locked=True)
-        share = float((_highest_power_w(alike) / settled_power_w(limits, gpu)).max())
-        if share <= 1.0:
-            lag = lag_at_lock(plan, gpu.clocks_mhz, gpu, share)
-            return tabulated(lambda _: lag, locked=True) if lag.any() else alike
-    return tabulated(lambda highest: lag_of(plan, gpu.clocks_mhz, gpu, highest))
+    locks = is_locked(plan) if governed else not alike
+    waiting = lag if governed or locks else None
+    tables, columns, held = _tables(program, kernels, gpu, limits, waiting, governed, locks)
+    locked = not governed or (locks and all(map(_holds, held, [gpu.clocks_mhz[c[:, -1]] for c in columns])))
+    return Prepared(program, kernels, tables, columns, limits, gpu, transfer, locked, waits, held)
 
 
-def lag_of(plan: Plan, clocks_mhz: Array, gpu: GpuModel, highest_mhz: Array | None = None) -> Array:
+def _holds(held_mhz: Array, clocks_mhz: Array) -> bool:
+    """Whether the limit lets the mean card run all instructions at these clocks."""
+    return bool((clocks_mhz <= held_mhz[:, 0]).all())
+
+
+def lag_of(
+    plan: Plan, clocks_mhz: Array, gpu: GpuModel, highest_mhz: Array | None = None, held_mhz: Array | None = None
+) -> Array:
     """How far the slowest GPU of a group lies below its mean clock, at each mean clock [1].
 
-    Of shape ``(clocks,)``, or ``(types, clocks)`` where the plan sets all clocks: each instruction wanders below its
-    own alone, ``highest_mhz`` of shape ``(types, 1)``.
+    Of shape ``(clocks,)``, or ``(types, clocks)`` where ``held_mhz`` is given, as where the plan sets all clocks: each
+    instruction wanders below its own ``highest_mhz`` alone, and only cards that would exceed their limit lag. Both of
+    shape ``(types, 1)``.
     """
-    locked = highest_mhz if is_locked(plan) else None
-    return group_lag(clocks_mhz, ranks_in_step(plan), *_members(plan, gpu), locked)
+    highest = None if held_mhz is None else highest_mhz
+    return group_lag(clocks_mhz, ranks_in_step(plan), *_members(plan, gpu), highest, held_mhz)
 
 
-def lag_at_lock(plan: Plan, clocks_mhz: Array, gpu: GpuModel, limit_share: float) -> Array:
-    """The same at clocks that the plan sets and the mean card holds at ``limit_share`` of its limit."""
-    return card_lag_at_lock(card_lag(clocks_mhz, *_members(plan, gpu)), limit_share)
+def lag_of_cards(plan: Plan, clocks_mhz: Array, gpu: GpuModel) -> Array:
+    """Of :func:`lag_of` what is due to cards that differ, where all are held by their limit."""
+    return card_lag(clocks_mhz, *_members(plan, gpu))
 
 
 def _members(plan: Plan, gpu: GpuModel) -> tuple[int, GpuModel, float]:
@@ -155,36 +166,52 @@ def _tables(
     program: PlanProgram,
     kernels: Sequence[Kernels],
     gpu: GpuModel,
-    peaks_w: Sequence[float],
+    limits_w: Sequence[float],
     lag: Lag | None,
     governed: bool,
-) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...]]:
-    """Tables and columns of every rank; instructions keep to the plan's clocks where ``governed``."""
-    tables, columns = [], []
-    alone: dict[object, InstructionTable] = {}  # of ranks that run the same instructions
-    limits = dict(program.plan.power.component_limits_w)
-    taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {peak: {} for peak in peaks_w}
-    for rank, (run, own, peak) in enumerate(zip(program.ranks, kernels, peaks_w, strict=True)):
+    locks: bool,
+) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...], tuple[Array, ...]]:
+    """Tables, columns and held clocks of every rank; instructions keep to the plan's clocks where ``governed``."""
+    tables, columns, held = [], [], []
+    # Of ranks that run the same instructions.
+    alone: dict[object, tuple[InstructionTable, Array | None, NDArray[np.int64]]] = {}
+    parts, reached = dict(program.plan.power.component_limits_w), group_limit_share(program.plan.tp, gpu)
+    taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {limit: {} for limit in limits_w}
+    for rank, (run, own, limit) in enumerate(zip(program.ranks, kernels, limits_w, strict=True)):
         top = np.full(len(run.types), len(gpu.clocks_mhz) - 1)
         highest = locked_index(program, rank, gpu.clocks_mhz) if governed else top
-        key = peak, run.types, tuple(highest.tolist())
+        often = often_of(program, rank)
+        key = limit, run.types, tuple(highest.tolist()), tuple(often.tolist()) if locks else None
         if key not in alone:
             beside, host = transfers_wait_on_sms(program.plan), host_s(program.plan, gpu, run.types)
             of_tower = host_s(program.plan, gpu, of_towers(run.types)) if program.plan.workload.images else None
-            behind = lag and lag(gpu.clocks_mhz[highest][:, None])
-            alone[key] = instruction_table(run.types, own, gpu, behind, beside, taken_s[peak], host, of_tower)
-        table = with_overlapped_buckets(alone[key], run.order, run.overlapped, own, gpu)
-        if limits:
-            table, ceiling = limited(table, gpu.clocks_mhz, limits, gpu)
+            shared = beside, taken_s[limit], host, of_tower
+            at = None
+            if locks:
+                cards = lag_of_cards(program.plan, gpu.clocks_mhz, gpu)
+                held_back = instruction_table(run.types, own, gpu, cards, *shared)
+                amounts = held_back.duration_s, held_back.energy_j
+                burst, at = held_clock_mhz(gpu.clocks_mhz, *amounts, often, limit * reached, gpu)
+                if not governed:
+                    highest = np.minimum(highest, index_below(gpu.clocks_mhz, burst[:, 0]))
+            behind = lag and lag(gpu.clocks_mhz[highest][:, None], at)
+            alone[key] = instruction_table(run.types, own, gpu, behind, *shared), at, highest
+        table, at, highest = alone[key]
+        table = with_overlapped_buckets(table, run.order, run.overlapped, own, gpu)
+        if parts:
+            table, ceiling = limited(table, gpu.clocks_mhz, parts, gpu)
             highest = np.minimum(highest, index_below(gpu.clocks_mhz, ceiling))
-        columns.append(clock_columns(table, highest, peak))
+        columns.append(clock_columns(table, highest, limit * gpu["governor.peak_share"]))
         tables.append(at_columns(table, columns[-1]))
-    return tuple(tables), tuple(columns)
+        held.append(at)
+    return tuple(tables), tuple(columns), tuple(at for at in held if at is not None)
 
 
-def _highest_power_w(prepared: Prepared) -> Array:
-    """Power of the most demanding instruction of each rank at its highest clock, shape ``(ranks,)`` [W]."""
-    return np.array([mean_power_w(table)[:, -1].max() for table in prepared.tables])
+def often_of(program: PlanProgram, rank: int) -> Array:
+    """How often a rank runs each type of instruction for micro-batches, shape ``(types,)``."""
+    run, kinds = program.ranks[rank], program.schedule.ranks[rank]
+    runs = [kind for kind, instruction in zip(run.order, kinds, strict=True) if instruction.kind not in ONCE]
+    return np.bincount(runs, minlength=len(run.types)).astype(np.float64)
 
 
 def board_limits_w(plan: Plan, gpu: GpuModel) -> tuple[float, ...]:

@@ -98,7 +98,8 @@ def _in_groups(
     clocks, own = prepared.clocks_mhz, prepared.tables[rank].duration_s
     named = [{name: each[name] for name in WANDER if name in each} for each in ({}, *deviations)]
     plan, highest = prepared.program.plan, clocks[locked_index(prepared.program, rank, clocks)][:, None]
-    lags = [lag_of(plan, clocks[columns], prepared.gpu.with_values(each), highest) for each in named]
+    held = prepared.held_mhz[rank] if prepared.held_mhz else None
+    lags = [lag_of(plan, clocks[columns], prepared.gpu.with_values(each), highest, held) for each in named]
     lower, upper = np.maximum(columns - REACH, 0), np.minimum(columns + REACH, len(clocks) - 1)
     ratio = np.divide(own[:, lower], own[:, upper], out=np.ones_like(own[:, lower]), where=own[:, upper] > 0)
     power = np.clip(np.log(ratio) / np.log(clocks[upper] / clocks[lower]), 0.0, 1.0)

@@ -10,7 +10,7 @@ from ways_agree import ways_agree
 
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.model.power.limits import card_lag, card_lag_at_lock
+from joulecast.model.power.limits import card_lag, card_lag_at_lock, held_clock_mhz
 from joulecast.simulator.fluid.prepared import prepare
 from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.iteration.forecast import forecast
@@ -75,15 +75,68 @@ def test_a_lock_gains_a_group_no_more_than_its_wandering_costs(gpu, tp):
 
 
 def test_cards_that_differ_are_not_made_alike_by_a_lock():
-    """By hand: κ = 2.5, a slowest card 4 % below the mean one at its limit would draw 10 % more at equal clocks."""
-    lag = np.array([0.04])
-    assert card_lag_at_lock(lag, 1.0) == pytest.approx(lag)
-    assert card_lag_at_lock(lag, 1 / 1.1) == pytest.approx(0.0)
-    assert card_lag_at_lock(lag, 1.05 / 1.1) == pytest.approx(0.05 / 2.5)
-    assert card_lag_at_lock(lag, 0.5) == 0.0
+    """By hand: where the limit holds the mean card at 1,500 MHz, the slowest stays a lag below it at any lock."""
     model = gpu_model(load_gpu("h200-sxm"))
     one, many = (card_lag(np.array([1500.0]), n, model, 0.013)[0] for n in (8, 1024))
     assert 0.0 < one < many
+    slowest = 1500.0 * (1.0 - one)
+    locks = np.array([1200.0, slowest, 1495.0, 1500.0, 1900.0])
+    lag = card_lag_at_lock(locks, np.array([[1500.0]]), 8, model, 0.013)[0]
+    assert locks[:4] * (1.0 - lag[:4]) == pytest.approx([1200.0, slowest, slowest, slowest])
+    assert lag[4] == pytest.approx(one)  # where the mean card holds such a clock for a moment
+
+
+def test_what_holds_a_clock_is_the_second_and_the_last_milliseconds():
+    """By hand: power in W is half the clock in MHz of one instruction and a quarter of another, the limit is 500 W."""
+    gpu = gpu_model(load_gpu("h200-sxm")).with_values({"governor.settled_share": 1.0, "governor.burst_share": 1.04})
+    clocks = gpu.clocks_mhz
+
+    def held(time_s):
+        times = np.array([time_s, time_s, 1.0])[:, None] * np.ones(len(clocks))
+        power = np.array([0.5, 0.25, 0.1])[:, None] * clocks
+        burst, both = held_clock_mhz(clocks, times, times * power, np.array([1.0, 1.0, 0.0]), 500.0, gpu)
+        return burst[:, 0], both[:, 0]
+
+    top = gpu.max_clock_mhz
+    long, both = held(1.0)
+    assert long == pytest.approx([1040.0, top, top])
+    assert both == pytest.approx([1040.0, 500.0 / 0.375, top])
+    short, both = held(1e-5)  # a kernel's worth: both draw their mean
+    assert short[:2] == pytest.approx(520.0 / 0.375, rel=0.01)
+    assert both[:2] == pytest.approx(500.0 / 0.375, rel=0.01)
+
+
+def four_stages(clock_mhz):
+    """Mixtral on 64 A100s, near the power limit above 1,200 MHz."""
+    return plan_from_dict(
+        {
+            "workload": {"model": "mixtral-8x7b", "sequence_length": 4096, "global_batch_size": 64},
+            "cluster": {"gpu": "a100-sxm-80gb", "gpus": 64, "gpus_per_node": 8},
+            "parallelism": {
+                "pipeline_model_parallel_size": 4,
+                "expert_model_parallel_size": 8,
+                "distributed_optimizer": True,
+            },
+            "implementation": {"framework": "megatron"},
+            "power": {"clock_mhz": clock_mhz},
+        }
+    )
+
+
+def test_a_lower_lock_is_never_faster_while_boards_hold_it():
+    plans = [four_stages(clock) for clock in (1185, 1215, 1230, 1245, 1260, 1275, 1290, 1305)]
+    assert max(np.diff([forecast(one).time_s for one in plans])) <= 0.001 * forecast(plans[0]).time_s
+    for one in plans[2:6]:
+        ways_agree(one, time=0.005)
+
+
+@pytest.mark.parametrize("even", [1200, 1245])
+def test_a_higher_lock_of_one_stage_does_not_slow_the_others(even):
+    slowest = forecast(four_stages(even)).time_s
+    for stage in range(4):
+        for higher in (1275, 1305):
+            clocks = [higher if rank == stage else even for rank in range(4)]
+            assert forecast(four_stages(clocks)).time_s <= 1.001 * slowest
 
 
 @pytest.mark.parametrize("lock", [1380, 1440, 1500, 1560])

@@ -30,9 +30,11 @@ def free(plan):
 
 
 def test_times_and_energies_are_those_of_the_evaluator(plan):
-    front = forecast_front(plan, space=FrontSpace(comm_ctas=(None,)), switch_s=0.0)
-    evaluator = iteration_evaluator(plan)
+    """Far below the limit, where no card lags."""
     grid = gpu_model(load_gpu(plan.cluster.gpu)).clocks_mhz.tolist()
+    low = tuple(clock for clock in grid if clock <= 1200)
+    front = forecast_front(plan, space=FrontSpace(comm_ctas=(None,), clocks_mhz=low), switch_s=0.0)
+    evaluator = iteration_evaluator(plan, wait_clock_mhz=1200)
     points = front.points[:: max(1, len(front.points) // 20)]
     clocks = [[grid.index(c) for order in front.clocks_mhz(p) for c in order] for p in points]
     time_ns, energy_j = evaluator.evaluate(np.array(clocks, dtype=np.uint8).T)
@@ -63,10 +65,11 @@ def test_communication_blocks_are_a_knob(free, plan):
     assert "knobs" not in default.to_dict()["points"][0]
 
 
-def test_energy_and_waiting_are_of_all_gpus_of_a_stage(plan, free):
+def test_energy_and_waiting_are_of_all_gpus_of_a_stage(plan):
     gpu = gpu_model(load_gpu(plan.cluster.gpu))
-    assert free.problem.gpus_per_rank == 2
-    assert free.problem.wait_power_w == pytest.approx([2 * float(wait_power_w(gpu.max_clock_mhz, gpu))] * 4)
+    problem = problem_from_plan(plan, gpu, FrontSpace(clocks_mhz=(600.0, 1200.0)))
+    assert problem.gpus_per_rank == 2
+    assert problem.wait_power_w == pytest.approx([2 * float(wait_power_w(1200.0, gpu))] * 4)
 
 
 @pytest.mark.parametrize("clock", [345, 1005, 1500])
@@ -100,12 +103,36 @@ def test_a_slow_change_of_clock_keeps_one_clock_for_each_stage(plan):
     assert all(len(set(clocks)) == 1 for p in front.points for clocks in front.clocks_mhz(p))
 
 
-def test_a_front_of_several_gpus_takes_their_cards_to_be_alike(plan, free):
-    said = "cards are taken to be alike"
-    assert any(note.startswith(said) for note in free.problem.notes)
-    alone = load_plan(plan.file, ["cluster.gpus=1", "workload.layers=2", "parallelism={}"])
-    front = forecast_front(alone, space=FrontSpace(clocks_mhz=(1200.0, 1500.0)))
-    assert not any(note.startswith(said) for note in front.problem.notes)
+def locked_as(front, point, plan):
+    """The plan of a front's point whose stages keep one clock for each kind of instruction."""
+    clocks = {"forward": {}, "backward": {}, "optimizer": {}}
+    for stage, (own, kinds) in enumerate(zip(front.clocks_mhz(point), front.instructions(), strict=True)):
+        for clock, kind in zip(own, kinds, strict=True):
+            clocks[kind][stage] = clock
+    stages = range(plan.pp)
+    table = ", ".join(f"{kind} = {[of[stage] for stage in stages]}" for kind, of in clocks.items())
+    return f"power.clock_mhz={{{table}}}"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("llama-3.1-8b-4xh200", ()),
+        ("gpt3-175b-64xa100", ("workload.global_batch_size=64",)),
+        ("llama-3.1-8b-4xh200", ("power.power_limit_w=450", "parallelism.tensor_model_parallel_size=1")),
+    ],
+)
+def test_predict_of_a_points_clocks_is_the_point(examples, name, settings):
+    """Near the power limit too, where GPUs wait for the slowest card; the energy but for the clocks they wait at."""
+    plan = load_plan(examples / f"{name}.toml", settings)
+    front = forecast_front(plan, space=FrontSpace(comm_ctas=(None,)), simple="stage")
+    near = [point for point in front.points if point.time_s < 1.03 * front.points[0].time_s]
+    for point in near[:: max(1, len(near) // 4)]:
+        lock = locked_as(front, point, plan)
+        found = jc.predict(load_plan(examples / f"{name}.toml", [*settings, lock]))
+        assert found.time_s == pytest.approx(point.time_s, rel=0.001)
+        assert found.energy_j == pytest.approx(point.energy_j, rel=0.005)
+        assert front.bound_j(found.time_s * 1.0001) < found.energy_j
 
 
 def test_clocks_of_the_plan_are_kept(plan):

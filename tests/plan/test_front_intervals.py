@@ -89,10 +89,14 @@ def test_a_slow_host_evens_out_what_clocks_cost():
 
 
 def carried(front, point, problem):
-    """A plan's choice in another problem with the same clocks."""
-    options = [{(o.clock_mhz, o.knobs): i for i, o in enumerate(s.options)} for s in problem.sets]
+    """A plan's choice in another problem, where its board may not hold a clock: at the next one that it does."""
+
+    def nearest(kind, wanted):
+        alike = [i for i, o in enumerate(problem.sets[kind].options) if o.knobs == wanted.knobs]
+        return min(alike, key=lambda i: abs(problem.sets[kind].options[i].clock_mhz - wanted.clock_mhz))
+
     chosen = (front.problem.option(v, c) for v, c in enumerate(point.choice.tolist()))
-    return np.array([options[kind][o.clock_mhz, o.knobs] for kind, o in zip(problem.kind, chosen, strict=True)])
+    return np.array([nearest(kind, o) for kind, o in zip(problem.kind.tolist(), chosen, strict=True)])
 
 
 def test_other_ways_beside_it_make_a_plan_no_less_sure(plan, front):

@@ -104,8 +104,7 @@ def what_clocks_save(front: Front, iteration: Iteration) -> str:
     saved = 1.0 - front.at(iteration.time_s).energy_j / iteration.energy_j
     if saved <= 0.0:
         return "No choice of clocks would save energy without taking longer."
-    alike = " if its cards are alike" if iteration.gpus > 1 else ""
-    return f"A clock for every instruction would save {percent(saved)} of the energy without taking longer{alike}."
+    return f"A clock for every instruction would save {percent(saved)} of the energy without taking longer."
 
 
 def head(iteration: Iteration) -> list[Figure]:
