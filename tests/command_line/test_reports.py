@@ -67,7 +67,7 @@ def test_the_answer_stands_first(html, iteration):
     assert f"{iteration.power_w / 4:.0f} W a GPU" in first
 
 
-def test_what_a_front_of_several_gpus_saves_is_of_cards_that_are_alike(html):
+def test_what_a_front_of_several_gpus_saves(html):
     assert "of the energy without taking longer." in html
 
 
