@@ -35,11 +35,11 @@ def hashed_once(of: Class) -> Class:
 
     def __hash__(self: Any) -> int:
         try:
-            found: int = self._hash
+            return self._hash  # type: ignore[no-any-return]  # a word more would be another line of a hot path
         except AttributeError:
             found = of_fields(self)
             object.__setattr__(self, "_hash", found)
-        return found
+            return found
 
     of.__hash__ = __hash__  # type: ignore[method-assign, assignment]
     return of

@@ -19,7 +19,7 @@ from joulecast.errors import DataError, InputError, counted
 from joulecast.model.hardware.description import GpuDescription, Parameter
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
-from joulecast.model.kernels.own_kernels import OWN, QUANTITIES, interpolated, kind_of, knots, own_kinds, work_of
+from joulecast.model.kernels.own_kernels import KINDS, OWN, QUANTITIES, interpolated, kind_of, knots, own_kinds, work_of
 from joulecast.model.power.kernel_power import at_clock, clock_tree_power_w, static_power_w
 
 Array = NDArray[np.float64]
@@ -163,6 +163,7 @@ def _described(
             if known.any():
                 told = f"{counted(int(known.sum()), 'row')} of {', '.join(dict.fromkeys(files[known]))}"
                 own |= _parameters(f"{OWN}{kind}.{quantity}", work[known], factors[quantity][known], told)
+    own[KINDS] = Parameter(float(sum(name.endswith(".time.rows") for name in own)), 0.0, "", "counted", "measured")
     return replace(plain, kernel=replace(plain.kernel, parameters=own))
 
 

@@ -7,7 +7,7 @@ amounts of work ``w``. Between them the logarithm of a factor is linear in ``ln 
 
 at every clock ``f``, so that clocks, limits and contention act as on any kernel. Where no energy was measured the work
 takes what it took, and the SMs draw their power for the new time. ``joulecast calibrate --kernels`` writes the factors,
-as parameters ``own.<kind>.time.<i>.factor`` of the table ``[kernel]``.
+as parameters ``own.<kind>.time.<i>.factor`` of the table ``[kernel]``, and how many kinds there are as ``own.kinds``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 
 #: How names of parameters of the table ``[kernel]`` begin that tell of own kernels.
 OWN = "own."
+#: Parameter that counts the kinds of own kernels; a description without it has none.
+KINDS = f"{OWN}kinds"
 #: What a kind may have factors on.
 QUANTITIES = ("time", "energy")
 #: Columns of a kernel's costs that are times, or cycles, and those that are dynamic energy.
@@ -57,6 +59,8 @@ def work_of(operator: Operator) -> float:
 
 def own_kinds(gpu: GpuModel) -> list[str]:
     """Kinds of kernels that the GPU has of its own."""
+    if not gpu.get(f"kernel.{KINDS}", 0.0):  # asked in every lowering
+        return []
     begin, end = f"kernel.{OWN}", ".time.rows"
     return [n[len(begin) : -len(end)] for n in gpu.parameters if n.startswith(begin) and n.endswith(end)]
 

@@ -28,7 +28,7 @@ def norm(rows: int, name: str = "norm1") -> Streaming:
 
 def with_own(sd: float = 0.0, **factors: dict[float, float]) -> GpuDescription:
     """An H200 with factors by work of kinds and quantities, such as ``gemm.bf16.tn.time``."""
-    own: dict[str, Parameter] = {}
+    own = {"own.kinds": Parameter(float(sum(key.endswith(".time") for key in factors)))}
     for key, of in factors.items():
         own |= {f"own.{key}.rows": Parameter(float(len(of))), f"own.{key}.all": Parameter(1.0, sd)}
         for i, (work, factor) in enumerate(of.items(), start=1):
