@@ -133,7 +133,12 @@ def _user_buffer_bytes(s: Shard) -> float:
 
 
 def _mask_bytes(s: Shard) -> float:
-    """What tells transformers' layers which scores count: one value of the residual stream's type each, or a flag."""
+    """What tells transformers' layers which scores count: one value of the residual stream's type each, or a flag.
+
+    It is gone when the forward ends, but where checkpoints keep it for layers that are computed again.
+    """
+    if s.implementation.recompute != "full":
+        return 0.0
     if transformers_attention.applies(s):
         return float(s.batch * s.sequence**2 * DTYPE_BYTES[s.stream.implementation.dtype])
     return float(s.batch * s.sequence**2 * masked_attention.masked(s))

@@ -168,7 +168,8 @@ def test_the_chosen_plan_is_not_slower_than_the_plan_as_it_stands(front, iterati
     series = of_front(front, iteration)
     chosen = series.points[series.chosen]
     assert chosen.time_s <= iteration.time_s < series.points[series.chosen + 1].time_s
-    assert of_front(front).chosen < series.chosen
+    alone = of_front(front)  # which knows of no plan as it stands: a share slower than the fastest is near enough
+    assert 0 < alone.chosen < len(alone.points) - 1 and alone.why != series.why
     assert of_front(front, time_limit_s=9.0).chosen == len(series.points) - 1
     names = [name for name, _ in chosen.knobs]
     assert names[:2] == ["forward of stage 0", "backward of stage 0"]
