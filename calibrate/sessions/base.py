@@ -30,7 +30,7 @@ def base_name(facts: CardFacts) -> str:
     if facts.name.startswith(SIMULATED) and (simulated in names or Path(simulated).is_file()):
         return simulated
     if same := gpus_called(facts.name):
-        return min(same, key=lambda name: (len(name), name))
+        return same[0]
     near = nearest(facts.name, products().values())
     kinds = ", ".join(name for name, product in products().items() if product in near)
     such_as = f"; the nearest are {kinds}" if kinds else ""

@@ -48,7 +48,15 @@ class Shard:
         run = self.implementation
         if not run.autocast:
             return self
-        return replace(self, implementation=replace(run, dtype=run.parameter_dtype))
+        return self._in(run.parameter_dtype)
+
+    @property
+    def in_fp32(self) -> Shard:
+        """The same in fp32."""
+        return self._in("fp32")
+
+    def _in(self, dtype: str) -> Shard:
+        return replace(self, implementation=replace(self.implementation, dtype=dtype))
 
     @property
     def between(self) -> Shard:

@@ -81,7 +81,7 @@ def catalogue_name(name: str) -> str:
     """
     if is_path(name) or (name.islower() and " " not in name) or name in (*_built_in("gpus"), *_packaged()[0]):
         return name
-    same = sorted(gpus_called(name), key=lambda one: (len(one), one))
+    same = gpus_called(name)
     facts = [{key: fact.value for key, fact in read_gpu(one).device.items()} for one in same]
     if any(other != facts[0] for other in facts):
         error = UnknownNameError("GPU", name, same)
@@ -91,8 +91,9 @@ def catalogue_name(name: str) -> str:
 
 
 def gpus_called(product: str) -> list[str]:
-    """Names in the catalogue of the GPUs that a driver calls so, with or without its maker."""
-    return [name for name, own in products().items() if _bare(own) == _bare(product)]
+    """Names in the catalogue of the GPUs that a driver calls so, with or without its maker, the shortest first."""
+    same = (name for name, own in products().items() if _bare(own) == _bare(product))
+    return sorted(same, key=lambda name: (len(name), name))
 
 
 def products() -> dict[str, str]:

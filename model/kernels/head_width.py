@@ -52,6 +52,11 @@ def pace(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:
     return np.asarray(gpu[prefix + "eta"] * gpu[prefix + "narrow"] ** np.maximum(-doublings, 0.0) * wide)
 
 
+def _on_zeros(head_dim: Array, width: Array, prefix: str, gpu: GpuModel) -> Array:
+    """Cycles of a kernel of such a width, of the pace that it has by :func:`pace`, over those of the heads' own."""
+    return np.asarray(width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu))
+
+
 def next_masked(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool) -> Array:
     """Cycles of cuDNN's kernel that adds a mask over those that :func:`pace` has for the same heads, shape ``(n,)``."""
     width = np.ceil(head_dim / WIDTH) * WIDTH
@@ -65,7 +70,7 @@ def next_wider(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool) -
     GPUs that state ``wide`` have a growth of their own with the width above 128.
     """
     width = np.ceil(head_dim / WIDTH) * WIDTH
-    there = width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu)
+    there = _on_zeros(head_dim, width, prefix, gpu)
     if prefix + "wide" in gpu.parameters:
         return np.asarray(np.where(head_dim < REFERENCE, 1.0 + PADDED[backward] * (there - 1.0), 1.0))
     there = there * np.interp(width, WIDER, WIDER_BY[backward])
@@ -77,8 +82,7 @@ def next_flash(head_dim: Array, prefix: str, gpu: GpuModel, *, backward: bool) -
     widths = np.array(FLASH_WIDTHS)
     place = np.searchsorted(widths, head_dim).clip(max=len(widths) - 1)
     width = np.maximum(widths[place], head_dim)
-    there = width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu)
-    return np.asarray(there * np.array(FLASH_BY[backward])[place])
+    return np.asarray(_on_zeros(head_dim, width, prefix, gpu) * np.array(FLASH_BY[backward])[place])
 
 
 def next_power(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:
@@ -86,5 +90,4 @@ def next_power(head_dim: Array, prefix: str, gpu: GpuModel) -> Array:
 
     Source: ``QK_HEAD_DIM_ROUNDED`` in ``torch/_inductor/kernel/flex`` of PyTorch 2.11.
     """
-    width = 2.0 ** np.ceil(np.log2(head_dim))
-    return np.asarray(width / head_dim * pace(head_dim, prefix, gpu) / pace(width, prefix, gpu))
+    return _on_zeros(head_dim, 2.0 ** np.ceil(np.log2(head_dim)), prefix, gpu)

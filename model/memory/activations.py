@@ -53,7 +53,8 @@ class MicroBatchBytes:
     attention_transient
         At attention of separate kernels, when the loss has freed what it kept; 0 where attention is one kernel.
     user_buffers, exchange_buffers
-        Buffers of stepwise communication, and of HybridEP, outside PyTorch's allocator.
+        Masks that all layers share and buffers of stepwise communication (:func:`_user_buffer_bytes`); HybridEP's
+        buffers, outside PyTorch's allocator.
     """
 
     shard: Shard

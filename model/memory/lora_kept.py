@@ -26,9 +26,10 @@ def normed_inputs(s: Shard, lora: Lora) -> int:
     return min(shared, s.config.block_inputs) if shares_inputs(s, lora) else 0
 
 
-def keeps_activation(s: Shard, lora: Lora) -> bool:
-    """Whether the last product's input is kept as it is."""
-    return "down" in lora.targets and shares_inputs(s, lora)
+def keeps_input(name: str, s: Shard) -> bool:
+    """Whether a product's input is kept as it is: a frozen one keeps none, an adapter may have one of its own."""
+    lora = s.implementation.lora
+    return lora is None or (name in lora.targets and shares_inputs(s, lora))
 
 
 def adapter_bytes(s: Shard, lora: Lora) -> float:

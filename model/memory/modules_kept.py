@@ -154,14 +154,8 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
     there = not whole_graph(s) or s.config.rotary_fraction < 1
-    turned = s.attention_width if transformers_rotary.attention_turned(s) and there and _keeps_result(s) else 0
-    return turned + gated_attention.kept_width(s) + _read_by_attention(s)
-
-
-def _keeps_result(s: Shard) -> bool:
-    """Whether the product behind attention keeps its input as it is: a frozen one keeps none, an adapter its own."""
-    lora = s.implementation.lora
-    return lora is None or ("output" in lora.targets and lora_kept.shares_inputs(s, lora))
+    turned = transformers_rotary.attention_turned(s) and there and lora_kept.keeps_input("output", s)
+    return s.attention_width * bool(turned) + gated_attention.kept_width(s) + _read_by_attention(s)
 
 
 def _read_by_attention(s: Shard) -> int:
@@ -187,8 +181,7 @@ def mlp_bytes(s: Shard) -> float:
 
 
 def _mlp_width(s: Shard) -> int:
-    lora = s.implementation.lora
-    return _mlp_tensors_width(s) - (0 if lora is None or lora_kept.keeps_activation(s, lora) else s.ffn)
+    return _mlp_tensors_width(s) - (0 if lora_kept.keeps_input("down", s) else s.ffn)
 
 
 def _mlp_tensors_width(s: Shard) -> int:

@@ -10,8 +10,6 @@ out of place. Kernels of Mixtral and MiniMax-M2 (wide) and of Qwen3-MoE on an H2
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from joulecast.model.framework.launches import Launch, issued, one_by_one, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import row_operators, unfused_norm
@@ -31,7 +29,7 @@ def put_back(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     values = e.sent * s.config.hidden
     if not experts_of(s).wide_weights:
         return (by_row("unpermute.weigh", s, values), copies("unpermute.order", s, e), _summed(s, e))
-    wide, summed = _wide(s), s.norm_tokens * s.config.hidden
+    wide, summed = s.in_fp32, s.norm_tokens * s.config.hidden
     weighed = issued("mul", "unpermute.weigh", values, MIXED_SHARED * values, activity=1.0, reads=0.5, dtype="fp32")
     return (
         weighed,
@@ -79,11 +77,6 @@ def _weighed_backward(values: int, hidden: int) -> tuple[Launch, ...]:
         rounded("unpermute.grad.round", values),
         streaming("reduce", "unpermute.grad.weights.sum", values, writes=1.0 / hidden, dtype="fp32"),
     )
-
-
-def _wide(s: Shard) -> Shard:
-    """The same with rows in fp32."""
-    return replace(s, implementation=replace(s.implementation, dtype="fp32"))
 
 
 def _summed(s: Shard, e: ExpertShard) -> Launch:

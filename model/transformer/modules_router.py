@@ -110,7 +110,7 @@ def _wide_product(s: Shard) -> tuple[Launch, ...]:
 
 def _wide_product_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     experts, hidden, tokens = experts_of(s), s.config.hidden, s.norm_tokens
-    wide = replace(s, tokens=tokens, implementation=replace(s.implementation, dtype="fp32"))
+    wide = replace(s.in_fp32, tokens=tokens)
     products = eager.linear_backward("router", wide, experts.count, hidden, False, accumulate)
     sizes = (("weight", experts.count * hidden), ("tokens", tokens * hidden))
     return (*products, *(rounded(f"router.{name}.grad.round", n) for name, n in sizes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
@@ -27,17 +26,12 @@ def widens(s: Shard) -> bool:
     return run.modules == "transformers" and written and run.casts_adapters and not (run.autocast or unfused(s))
 
 
-def _wide(s: Shard) -> Shard:
-    """The same with a residual stream in fp32."""
-    return replace(s, implementation=replace(s.implementation, dtype="fp32"))
-
-
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
     if widens(s):
         values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
         weights = (widened(f"{name}.{part}.widen", s.config.hidden, dtype) for part in ("weight", "bias"))
-        return (widened(f"{name}.widen", values, dtype), *weights, eager.norm_forward(name, _wide(s)))
+        return (widened(f"{name}.widen", values, dtype), *weights, eager.norm_forward(name, s.in_fp32))
     if liger_kernels.swaps_norms(s):
         return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.config.hidden),)
     if unfused(s):
@@ -84,7 +78,7 @@ def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels, and the accumulation of its parameters' gradients."""
     if widens(s):
-        kernels, sums = eager.norm_backward(name, _wide(s), accumulate)
+        kernels, sums = eager.norm_backward(name, s.in_fp32, accumulate)
         return (*kernels, rounded(f"{name}.grad.round", s.norm_tokens * s.config.hidden)), sums
     kernels, sums = eager.norm_backward(name, s.stream, accumulate)
     if undone := _undone(s):

@@ -69,11 +69,17 @@ class Amounts:
 
 
 @dataclass(frozen=True, eq=False)
-class HighestClocks:
-    """Highest clocks that plans set, of distinct stages ``(k, u)``, tails ``(r,)`` and whole ranks ``(r,)`` [MHz]."""
+class StageClocks:
+    """Clocks of distinct stages ``(k, u)`` and of tails [MHz]."""
 
     stage_mhz: Array
     tail_mhz: Array
+
+
+@dataclass(frozen=True, eq=False)
+class HighestClocks(StageClocks):
+    """Highest clocks that plans set, tails' and whole ranks' ``(r,)`` [MHz]."""
+
     rank_mhz: Array
 
 
@@ -181,7 +187,7 @@ def _highest_clocks(plans: Sequence[Plan], layout: Layout, top_mhz: float) -> Hi
     return HighestClocks(by_rank[:-1, layout.stages.rank], by_rank[-1], by_rank.max(0))
 
 
-def _held_clocks(plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts) -> HighestClocks:
+def _held_clocks(plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Amounts, tails: Amounts) -> StageClocks:
     """Highest clocks at which its limit lets the mean card run what plans that set all clocks run, tails distinct."""
     top, kinds = parts.gpu.max_clock_mhz, len(layout.often)
     of_stages, of_tails = np.full((kinds, len(layout.stages.rank)), top), np.full(len(layout.tails.rank), top)
@@ -204,10 +210,10 @@ def _held_clocks(plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Am
         limit = float(layout.limit_w[rank]) * group_limit_share(plan.tp, parts.gpu)
         found = held_clock_mhz(parts.clocks_mhz, time, energy, runs, limit, parts.gpu)[1][:, 0]
         of_stages[:, own], of_tails[tail] = found[:-1].reshape(kinds, -1), found[-1]
-    return HighestClocks(of_stages, of_tails, np.empty(0))
+    return StageClocks(of_stages, of_tails)
 
 
-def _holds_locks(plans: Sequence[Plan], layout: Layout, highest: HighestClocks, held: HighestClocks) -> Bool:
+def _holds_locks(plans: Sequence[Plan], layout: Layout, highest: HighestClocks, held: StageClocks) -> Bool:
     """Plans that set all clocks, of which the mean card holds each, shape ``(n,)``."""
     holds = np.asarray(highest.tail_mhz <= held.tail_mhz[layout.tails.index])
     stages = np.asarray((highest.stage_mhz <= held.stage_mhz).all(0))
@@ -224,7 +230,7 @@ def _keep_pace(
     layout: Layout,
     parts: Parts,
     highest: HighestClocks,
-    held: HighestClocks,
+    held: StageClocks,
     locked: Bool,
 ) -> None:
     """Stretch compute to the pace of each plan's groups, the GPUs waiting meanwhile."""
