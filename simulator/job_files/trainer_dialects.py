@@ -71,6 +71,7 @@ SWIFT = Dialect(
         "target_modules": "all-linear",
         "torch_dtype": "bfloat16",
         "bnb_4bit_use_double_quant": True,
+        "dataloader_num_workers": 1,
         "freeze_vit": True,
         "freeze_aligner": True,
     },

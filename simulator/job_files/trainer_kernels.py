@@ -56,6 +56,8 @@ def read_kernels(
     put("implementation.framework", "pytorch-eager", code)
     put("implementation.modules", "transformers", code)
     put("implementation.training_loop", "trainer", "Hugging Face's Trainer")
+    workers = config.value("dataloader_num_workers", int, 0)
+    put("implementation.dataloader_num_workers", workers, *config.source("dataloader_num_workers"))
     for file, key in ((config, "torch_compile"), *((file, file.first(_DYNAMO)) for file in accelerate)):
         if str(file.value(key, (bool, str), False)).lower() in ("true", "auto", "inductor"):
             put("implementation.compile", True, *file.source(key))

@@ -295,6 +295,7 @@ class Implementation(HashedOnce):
     native_loss: bool = False
     loss_metrics: int = 0
     training_loop: str = ""
+    dataloader_num_workers: int | None = None
     log_probabilities: str = ""
     reference_precision: str | None = None
     attention_precision: str = ""

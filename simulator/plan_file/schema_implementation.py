@@ -165,6 +165,12 @@ class ImplementationTable(Table):
         description="trainer: Hugging Face's Trainer runs the modules of transformers; its host waits for the GPU in "
         "every micro-batch, and in mixed precision accelerate copies the logits to fp32. Default: a loop of one's own.",
     )
+    dataloader_num_workers: int | None = Field(
+        None,
+        ge=0,
+        description="Processes that make batches beside the Trainer. 0: the Trainer's own makes them of Python's lists, "
+        "while the GPU waits. Default: batches are there, or tensors.",
+    )
     optimizer: Optimizer = Field(
         "adamw",
         description="Fused AdamW, or in pytorch-eager: adamw-for-loop, a kernel for each operation and parameter "

@@ -1,9 +1,8 @@
 """Waits for the host in every micro-batch, in transformers' code and in the loop of Hugging Face's Trainer.
 
-In every forward transformers reads back whether sequences are packed. The Trainer further asks whether the loss is a
-number (``logging_nan_inf_filter``). The host then waits for the GPU and has no kernels launched ahead when it goes on,
-in the Trainer's loop to fetch the next batch, clip gradients or step. In mixed precision accelerate has the model's
-logits copied to fp32 (``convert_outputs_to_fp32``), beside the loss, which widens its own.
+In every forward transformers reads back whether sequences are packed. The Trainer's host waits for the GPU more often
+(:mod:`joulecast.simulator.plan_file.trainer_waits`). In mixed precision accelerate has the model's logits copied to
+fp32 (``convert_outputs_to_fp32``), beside the loss, which widens its own.
 """
 
 from __future__ import annotations
@@ -12,16 +11,13 @@ from typing import TYPE_CHECKING
 
 from joulecast.model.training.bitsandbytes_steps import KINDS
 from joulecast.model.transformer.log_probabilities import WHOLE
+from joulecast.simulator.plan_file.trainer_waits import trainer_launches
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
     from joulecast.simulator.plan_file.source import Source
 
-LOOP = "implementation.training_loop"
-#: Launches that a layer costs the host in every micro-batch while the GPU waits for it. Seven jobs of the Trainer on an
-#: H200, models of 1 to 8 billion parameters, in accumulated batches too, with adapters too: 9 to 21; of two that were
-#: traced 11 and 13 [estimate, +-40 %].
-WAITED = 16.0
+LOOP, WORKERS = "implementation.training_loop", "implementation.dataloader_num_workers"
 #: Launches that the GPU waits for in every forward of transformers' code, which first asks it whether sequences are
 #: packed (``find_packed_sequence_indices``) and then has none ahead, until the first layers' products let the host
 #: pass: of eleven models on two H100s 25 to 70, of five of these on an H200, whose host's pace is not known, 1.0 to
@@ -52,9 +48,8 @@ def widens_outputs(plan: Plan) -> bool:
 
 def loop_wait_s(plan: Plan) -> float:
     """Time for which the GPU waits for the host in every micro-batch, by a loop or by the model's code [s]."""
-    if is_trainer(plan):
-        return WAITED * plan.workload.model.layers * said_launch_s(plan)
-    return forward_wait_s(plan)
+    wait_s = forward_wait_s(plan)
+    return wait_s + trainer_launches(plan) * said_launch_s(plan) if is_trainer(plan) else wait_s
 
 
 def forward_wait_s(plan: Plan) -> float:
@@ -88,7 +83,13 @@ def pause_s(optimizer: str, host_launch_us: float | None) -> float:
 
 
 def check_training_loop(plan: Plan, source: Source) -> None:
-    """The Trainer runs the modules of transformers, and no pipeline."""
+    """The Trainer runs the modules of transformers, and its workers are known with it alone."""
+    if plan.implementation.dataloader_num_workers is not None and not is_trainer(plan):
+        raise source.error(
+            "who makes batches is known of Hugging Face's Trainer",
+            WORKERS,
+            remedy=f'Leave the key out, or set {LOOP} = "trainer".',
+        )
     if is_trainer(plan) and plan.implementation.modules != "transformers":
         raise source.error(
             "Hugging Face's Trainer is known with the modules of transformers",

@@ -39,6 +39,7 @@ def test_an_accelerate_job_is_the_plan_that_one_would_write(tmp_path):
             "framework": "pytorch-eager",
             "modules": "transformers",
             "training_loop": "trainer",
+            "dataloader_num_workers": 0,
             "attention_backend": "flash-attn-2",
             "gradient_clipping": True,
             "parameter_precision": "fp32",

@@ -135,6 +135,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "loss_metrics": 2,
         "log_probabilities": "chunked",
         "training_loop": "trainer",
+        "dataloader_num_workers": 0,
         "optimizer": "adamw-for-loop",
         "muon_num_ns_steps": 8,
         "muon_nesterov": True,
@@ -279,7 +280,7 @@ BASES["pairs"] = {
     "implementation": {"modules": "transformers"},
 }
 BASES["pairs in mixed precision"] = BASES["pairs"] | {
-    "implementation": {"modules": "transformers", "parameter_precision": "fp32"},
+    "implementation": {"modules": "transformers", "parameter_precision": "fp32", "training_loop": "trainer"},
 }
 BASES["own completions"] = BASES["pairs"] | {
     "workload": DENSE | {"objective": "grpo", "reference": "copy", "completion_tokens": 256},

@@ -6,7 +6,16 @@ import joulecast as jc
 from joulecast.errors import InputError
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.plan_file.plan import plan_from_dict
-from joulecast.simulator.plan_file.training_loop import ASKED, LAUNCH_S, WAITED, loop_wait_s
+from joulecast.simulator.plan_file.trainer_waits import (
+    CLIPPED,
+    COLLATED,
+    LOOPED,
+    READ_BACK,
+    SWITCHED,
+    WALKED,
+    trainer_launches,
+)
+from joulecast.simulator.plan_file.training_loop import ASKED, LAUNCH_S, loop_wait_s
 
 PLAN = {
     "workload": {
@@ -26,12 +35,50 @@ def plan(*overrides):
     return plan_from_dict(PLAN, overrides=overrides)
 
 
-def test_the_gpu_waits_for_each_layer_in_every_micro_batch():
+def launches(*overrides):
+    return trainer_launches(plan(*TRAINER, *overrides))
+
+
+def test_the_gpu_waits_while_the_trainer_walks_over_modules_and_clips_tensors():
+    """Llama has 13 modules and 9 tensors a layer, in transformers' code; two micro-batches share what a step costs."""
     assert loop_wait_s(plan()) == pytest.approx(ASKED * LAUNCH_S)
     assert loop_wait_s(plan("implementation.compile=true")) == 0.0
-    assert loop_wait_s(plan(*TRAINER)) == pytest.approx(WAITED * 16 * LAUNCH_S)
+    assert launches() == pytest.approx(WALKED * 13 * 16 + LOOPED + CLIPPED * 9 * 16 / 2)
+    assert loop_wait_s(plan(*TRAINER)) == pytest.approx((ASKED + launches()) * LAUNCH_S)
     slow = loop_wait_s(plan(*TRAINER, "implementation.host_launch_us=76"))
     assert slow == pytest.approx(2 * loop_wait_s(plan(*TRAINER)))
+
+
+def test_norms_of_queries_and_keys_are_modules_too():
+    few = launches("workload.model=qwen3-1.7b")
+    assert few == pytest.approx(WALKED * 15 * 28 + LOOPED + CLIPPED * 11 * 28 / 2)
+
+
+def test_peft_puts_ten_modules_and_two_tensors_around_a_product():
+    lora = ["workload.lora.rank=8", 'workload.lora.target_modules=["q_proj","v_proj"]']
+    assert launches(*lora) == pytest.approx(WALKED * (13 + 2 * 10) * 16 + LOOPED + CLIPPED * 2 * 2 * 16 / 2)
+    compared = launches(*lora, "workload.objective=dpo", "workload.reference=adapters-off")
+    assert compared == pytest.approx(launches(*lora) + SWITCHED * 2 * 16)
+
+
+def test_batches_of_lists_cost_by_the_token_unless_workers_make_them():
+    own, workers = (launches(f"implementation.dataloader_num_workers={n}") for n in (0, 2))
+    assert own == pytest.approx(launches() + COLLATED * 4 * 2048)
+    assert workers == launches()
+    pairs = "workload.objective=dpo"
+    made = launches(pairs, "implementation.dataloader_num_workers=0") - launches(pairs)
+    assert made == pytest.approx(COLLATED * 2 * 4 * 2048)
+
+
+def test_trl_reads_metrics_of_finetuning_back():
+    assert launches("implementation.log_probabilities=chunked") == pytest.approx(launches() + READ_BACK)
+    pairs = "workload.objective=dpo"
+    assert launches(pairs, "implementation.log_probabilities=chunked") == launches(pairs)
+
+
+def test_workers_are_known_of_the_trainer():
+    with pytest.raises(InputError, match=r"implementation\.dataloader_num_workers.*Trainer"):
+        plan("implementation.dataloader_num_workers=0")
 
 
 def test_an_iteration_takes_the_waits_and_the_copied_logits_longer():
