@@ -209,7 +209,7 @@ def blocks_of(launch: Launch, gpu: GpuModel) -> float:
 
 
 def drag_beside(ctas: ArrayLike, gpu: GpuModel) -> Array:
-    """Relative extra time of compute that has ``ctas`` thread blocks of communication beside it, one an SM, to its end."""
+    """Relative extra time of compute all of which has ``ctas`` thread blocks of communication beside it, one an SM."""
     return sm_loss(ctas, gpu) - 1.0
 
 
