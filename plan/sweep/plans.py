@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from joulecast.plan.sweep.space import RECOMPUTE, Space
 from joulecast.plan.sweep.values import MICRO_BATCH
-from joulecast.simulator.plan_file.plan import FRAME_FREE, SPLIT_FREE, Plan, PlanFrame, PlanSplit
+from joulecast.simulator.plan_file.plan import SPLIT_FREE, Plan, PlanFrame, PlanSplit, is_free
 from joulecast.simulator.plan_file.schema import TABLES, PlanFile
 from joulecast.simulator.plan_file.source import explain
 
@@ -25,8 +25,8 @@ class Plans:
         self._source = space.source
         self._frames: dict[object, tuple[PlanFile, PlanFrame]] = {}
         self._splits: dict[str, PlanSplit] = {}
-        self._fixed = [key for key in space.keys if not _is_free(key)]
-        self._free = [(key, *key.split(".", 1)) for key in space.keys if _is_free(key)]
+        self._fixed = [key for key in space.keys if not is_free(key)]
+        self._free = [(key, *key.split(".", 1)) for key in space.keys if is_free(key)]
         self._of_split = [key for key in space.keys if key not in SPLIT_FREE]
         self._single = {key: space.value(key) for key in SPLIT_FREE if key not in space.keys}
 
@@ -72,7 +72,3 @@ class Plans:
                 raise explain(error, self._source, TABLES) from None
             self._frames[name] = parsed, PlanFrame(parsed, self._source, varied=self._space.keys)
         return self._frames[name]
-
-
-def _is_free(key: str) -> bool:
-    return key in FRAME_FREE or key.partition(".")[0] in FRAME_FREE

@@ -19,7 +19,7 @@ from joulecast.simulator.closed_form.keys import kind_number, with_whole_backwar
 from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.shape import RankKind
 from joulecast.simulator.closed_form.tabulated import Parts, Tails
-from joulecast.simulator.instructions.overlap import drag_beside
+from joulecast.simulator.instructions.overlap import lost_beside
 from joulecast.simulator.instructions.overlapped_buckets import CARRIED, beyond_s
 from joulecast.simulator.instructions.replicas import overlapped_buckets, stage_tensors
 from joulecast.simulator.instructions.tables import kernels_of
@@ -196,8 +196,8 @@ def _added(members: Sequence[_Rank], layout: Layout, parts: Parts, stage_s: Arra
     count, one_s, end, length = (np.swapaxes(values, 0, 1) for values in (buckets, time, ends, lengths))
     exposed = beyond_s(members[0].items.gathers, count, one_s, end, length, finish)
     hidden = np.maximum((buckets * time).sum(1) - exposed, 0.0)
-    drag = np.array([drag_beside(one.items.ctas, gpu) for one in members])[:, None]
-    longer = exposed + hidden * drag
+    lost = np.array([lost_beside(one.items.ctas, gpu) for one in members])[:, None]
+    longer = exposed + hidden * lost
     energy = (buckets * carried).sum(1) + longer * parts.idle_w + exposed * (wait_power_w(clocks, gpu) - parts.idle_w)
     return Added([one.row for one in members], longer, exposed, energy)
 

@@ -209,5 +209,10 @@ def blocks_of(launch: Launch, gpu: GpuModel) -> float:
 
 
 def drag_beside(ctas: ArrayLike, gpu: GpuModel) -> Array:
-    """Relative extra time of compute while a communication kernel holds ``ctas`` thread blocks, one an SM."""
+    """Relative extra time of compute all of which has ``ctas`` thread blocks of communication beside it, one an SM."""
     return sm_loss(ctas, gpu) - 1.0
+
+
+def lost_beside(ctas: ArrayLike, gpu: GpuModel) -> Array:
+    """Compute that does not get done beside a communication of ``ctas`` thread blocks, over the latter's time [1]."""
+    return 1.0 - 1.0 / sm_loss(ctas, gpu)

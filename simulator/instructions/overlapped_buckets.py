@@ -8,8 +8,8 @@ and begin at B, of length d, and n buckets of time t each in the order of the in
     gathering:  end ← end + n·t,      exposed = max(end − (n − 1)·t − B,  end − B − d·(n − 1)/n) over all
 
 Idle slots between instructions are not counted on: they would only hide more. What is exposed of either adds to the
-optimizer's instruction, where every rank waits for it at the same time. While they last, compute loses the SMs of the
-communication kernels.
+optimizer's instruction, where every rank waits for it at the same time. While they last, compute goes on at 1/L of its
+pace, as communication kernels have their share of the SMs and memory; of a hidden second, 1 − 1/L is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w, wait_power_w
-from joulecast.simulator.instructions.overlap import drag_beside
+from joulecast.simulator.instructions.overlap import lost_beside
 from joulecast.simulator.instructions.tables import CLOCK, SM, STATIC, InstructionTable, Kernels
 
 Array = NDArray[np.float64]
@@ -146,7 +146,7 @@ def with_overlapped_buckets(
         return table
     sums, last = _sums(table, order, items, kernels), order[-1]
     blocks = items[0].operator.ctas or gpu["collective.default_ctas"]
-    longer = sums.exposed_s + sums.hidden_s * drag_beside(float(blocks), gpu)
+    longer = sums.exposed_s + sums.hidden_s * lost_beside(float(blocks), gpu)
     duration, communication = table.duration_s.copy(), table.communication_s.copy()
     duration[last] += longer
     communication[last, :, :2] += np.stack([sums.hidden_s, sums.exposed_s], -1)

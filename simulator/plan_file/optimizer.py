@@ -20,9 +20,12 @@ def optimizer_assumptions(plan: Plan) -> tuple[str, ...]:
     kind = KINDS.get(plan.implementation.optimizer)
     if kind is None:
         return ()
-    said = f"bitsandbytes lets the GPU wait for its host at each parameter, {1e6 * step_wait_s(plan):.0f} us"
-    wide = is_trainer(plan) and kind.narrow and plan.workload.lora is None
-    return (said, *(("moments of embeddings are in fp32, as Hugging Face's Trainer has them",) if wide else ()))
+    wait, said = step_wait_s(plan), []
+    if wait > 0:
+        said.append(f"bitsandbytes lets the GPU wait for its host at each parameter, {1e6 * wait:.0f} us")
+    if is_trainer(plan) and kind.narrow and plan.workload.lora is None:
+        said.append("moments of embeddings are in fp32, as Hugging Face's Trainer has them")
+    return tuple(said)
 
 
 def check_optimizer(plan: Plan, source: Source) -> None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Tables and keys in which plans of one :class:`PlanFrame` may differ.
 FRAME_FREE = ("parallelism", "schedule.name", "schedule.recompute", "power", "workload.micro_batch_size")
+#: Of these the one that they share: types of weights, and whether gradients are dropped, follow from it.
+FRAME_OWN = "parallelism.fsdp"
 #: Keys in which plans of one :class:`PlanSplit` may differ.
 SPLIT_FREE = ("workload.micro_batch_size", "schedule.recompute")
 
@@ -205,8 +207,13 @@ def _build(tables: Mapping[str, Any], source: Source, gpu: GpuDescription | None
     return PlanFrame(parsed, source, gpu).plan(parsed)
 
 
+def is_free(key: str) -> bool:
+    """Whether plans of one :class:`PlanFrame` may differ in a key."""
+    return key != FRAME_OWN and (key in FRAME_FREE or key.partition(".")[0] in FRAME_FREE)
+
+
 class PlanFrame:
-    """Reads once what plans share that differ in ``FRAME_FREE`` keys alone: how they are split, and their power.
+    """Reads once what plans share that differ in keys alone that :func:`is_free` names: their split, and their power.
 
     Parameters
     ----------
@@ -250,7 +257,7 @@ class PlanFrame:
         return self._workload.model
 
     def plan(self, parsed: PlanFile) -> Plan:
-        """The plan of tables that differ from the frame's in ``FRAME_FREE`` keys alone, checked as a whole."""
+        """The plan of tables that differ from the frame's in free keys alone, checked as a whole."""
         return self.split(parsed).plan(parsed.workload.micro_batch_size, parsed.schedule.recompute)
 
     def split(self, parsed: PlanFile) -> PlanSplit:

@@ -65,21 +65,26 @@ def _fused(plan: Plan) -> bool:
 
 
 def said_launch_s(plan: Plan) -> float:
-    """Time of the host for a launch where the GPU waits for it: what the plan says, or the usual [s]."""
-    stated = plan.implementation.host_launch_us
-    return LAUNCH_S if stated is None else 1e-6 * stated
+    """Time of the host for a launch where the GPU waits for it: what the plan says, or the usual; 0 in graphs [s]."""
+    if plan.implementation.cuda_graphs:
+        return 0.0
+    return _launch_s(plan.implementation.host_launch_us)
 
 
 def step_wait_s(plan: Plan) -> float:
     """Time for which the GPU waits for the host at each parameter that the plan's optimizer steps [s]."""
-    return pause_s(plan.implementation.optimizer, plan.implementation.host_launch_us)
+    return pause_s(plan.implementation.optimizer, 1e6 * said_launch_s(plan))
 
 
 def pause_s(optimizer: str, host_launch_us: float | None) -> float:
     """The same of an optimizer by its name, on a host of this pace."""
     if optimizer not in KINDS:
         return 0.0
-    return STEPPED * (LAUNCH_S if host_launch_us is None else 1e-6 * host_launch_us)
+    return STEPPED * _launch_s(host_launch_us)
+
+
+def _launch_s(host_launch_us: float | None) -> float:
+    return LAUNCH_S if host_launch_us is None else 1e-6 * host_launch_us
 
 
 def check_training_loop(plan: Plan, source: Source) -> None:

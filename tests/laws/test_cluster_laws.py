@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ways_agree import ways_agree
 
 import joulecast as jc
 from joulecast.model.hardware.catalogue import load_site
 from joulecast.simulator.closed_form.forecast import Shared, closed_form
-from joulecast.simulator.plan_file.plan import plan_from_dict
+from joulecast.simulator.closed_form.trust import USUAL_ERROR
+from joulecast.simulator.iteration.forecast import forecast
+from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
 
 #: The same examples on every run.
 few = settings(derandomize=True, deadline=None, max_examples=25, database=None)
@@ -117,3 +120,29 @@ def test_iterations_tokens_and_run_say_the_same(swept: Any) -> None:
         assert row["money"] == pytest.approx(0.2 * kwh + hardware, rel=1e-9)
         embodied = site["embodied_kg_per_gpu"] * row["gpus"] * row["time_s"] / paid_s
         assert row["carbon_kg"] == pytest.approx(0.5 * kwh + embodied, rel=1e-9)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("gpu", ["h200-sxm", "mi210", "mi300x", "mi350x"])
+def test_gradients_reduced_beside_backwards_take_no_longer_than_behind_them(gpu: str, sharded: bool) -> None:
+    """However much compute loses to what runs beside it, it gets something done."""
+
+    def reduced(way: str) -> Plan:
+        return plan_from_dict(
+            {
+                "workload": {
+                    "model": "llama-3.1-8b",
+                    "layers": 2,
+                    "sequence_length": 2048,
+                    "micro_batch_size": 4,
+                    "global_batch_size": 16,
+                },
+                "cluster": {"gpu": gpu, "gpus": 4},
+                "parallelism": {"distributed_optimizer": sharded},
+                "overlap": {"grad_reduce": way},
+                "implementation": {"framework": "megatron"},
+            }
+        )
+
+    assert forecast(reduced("overlapped")).time_s < forecast(reduced("after")).time_s
+    ways_agree(reduced("overlapped"), time=USUAL_ERROR)

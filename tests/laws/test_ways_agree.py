@@ -25,8 +25,9 @@ from joulecast.plan.sweep.space import space_from_dict
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.closed_form.trust import DOUBTFUL_ERROR
 from joulecast.simulator.iteration.forecast import forecast
-from joulecast.simulator.plan_file.plan import Plan, plan_from_dict
-from joulecast.simulator.plan_file.schema import TABLES
+from joulecast.simulator.plan_file.plan import Plan, PlanFrame, is_free, plan_from_dict
+from joulecast.simulator.plan_file.schema import TABLES, PlanFile
+from joulecast.simulator.plan_file.source import Source
 
 #: Spaces around every plan, and how many of them are simulated.
 SPACES, SIMULATED = 12, 1
@@ -56,6 +57,7 @@ BASES = {
     "fp32": usual("h200-sxm", 4, {}, EAGER, precision="fp32"),
     "tf32": usual("h200-sxm", 4, {}, EAGER, precision="tf32"),
 }
+JOINT = {"framework": "pytorch-eager"}
 #: Values of keys whose type does not say them.
 VALUES: dict[str, tuple[Any, ...]] = {
     "cluster.gpu": ("h200-sxm", "h100-sxm", "b200"),
@@ -248,3 +250,28 @@ def test_a_comparison_names_the_keys_that_make_one_plan_another(name: str) -> No
                     assert read(put(one, {key: value})) in (None, plans[0]), key
             changed = read(put(one, {key: said[1].get(key, values[1]) for key, values in named.items()}))
             assert changed in (None, plans[1]), named
+
+
+@pytest.mark.parametrize("name", [*BASES, "joint"])
+def test_what_plans_share_is_read_once_for_all(name: str) -> None:
+    """A frame that was read for one plan gives each of those that differ in what it leaves free."""
+    base = BASES.get(name) or usual("h200-sxm", 8, {}, JOINT)
+    frame, found = PlanFrame(PlanFile.model_validate(base), Source(None, "", {})), 0
+    for key in filter(is_free, KEYS):
+        for value in offers(key):
+            plan = read(tables := put(base, {key: value}))
+            if plan is not None:
+                assert frame.plan(PlanFile.model_validate(tables)) == plan, key
+                found += 1
+    assert found > 20
+
+
+@pytest.mark.parametrize("order", [[False, True], [True, False]])
+def test_a_sweep_over_fsdp_has_each_plans_own_defaults_and_refuses_what_a_plan_does(order: list[bool]) -> None:
+    base = usual("h200-sxm", 8, {}, JOINT)
+    forecaster = Forecaster(space_from_dict(put(base, {"parallelism.fsdp": order})))
+    plans = [forecaster.plans.plan(forecaster.combinations.of(n)) for n in range(2)]
+    assert plans == [plan_from_dict(put(base, {"parallelism.fsdp": one})) for one in order]
+    with pytest.raises(InputError, match="fp32 beside products in bf16 are not known of modules with joint"):
+        wide = put(base, {"parallelism.fsdp": order, "implementation.parameter_precision": "fp32"})
+        len(Forecaster(space_from_dict(wide)).combinations)

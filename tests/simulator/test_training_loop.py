@@ -81,6 +81,13 @@ def test_workers_are_known_of_the_trainer():
         plan("implementation.dataloader_num_workers=0")
 
 
+@pytest.mark.parametrize("liger", ["true", "false"])
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_the_trainer_waits_for_no_less_than_the_models_own_code(layers, liger):
+    short = [f"workload.layers={layers}", f"implementation.liger_kernel={liger}"]
+    assert loop_wait_s(plan(*short, *TRAINER)) >= loop_wait_s(plan(*short))
+
+
 def test_an_iteration_takes_the_waits_and_the_copied_logits_longer():
     """Two micro-batches: their waits, and 128,256 logits of 8,192 tokens read in bf16 and written in fp32."""
     locked = ["power.clock_mhz=1200"]
@@ -95,6 +102,28 @@ def test_at_the_power_limit_clocks_rise_in_the_waits():
     own, trainer = jc.predict(PLAN), jc.predict(PLAN, TRAINER)
     assert trainer.clock_mhz > own.clock_mhz
     assert trainer.power_w == pytest.approx(own.power_w, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        [],
+        TRAINER,
+        ["implementation.liger_kernel=true"],
+        ["implementation.optimizer=adamw-8bit"],
+        ["workload.objective=dpo", "workload.reference=precomputed"],
+        ["workload.model=qwen2.5-vl-3b", "workload.images.height=448"],
+    ],
+    ids=lambda run: " ".join(run) or "usual",
+)
+def test_graphs_wait_as_little_as_for_a_host_that_takes_no_time(run):
+    run = [*run, "workload.layers=2"]
+    usual, *others = (
+        jc.predict(PLAN, [*run, *how])
+        for how in ([], ["implementation.cuda_graphs=true"], ["implementation.host_launch_us=0"])
+    )
+    assert others[0].time_s == others[1].time_s < usual.time_s
+    assert not any("lets the GPU wait" in said for said in others[0].assumptions)
 
 
 def test_no_logits_are_copied_without_mixed_precision():
