@@ -125,7 +125,7 @@ def _user_buffer_bytes(s: Shard) -> float:
     """
     written = s.implementation.attention_backend == "unfused" or attention_kernel.alibi(s) == "mask"
     bias = s.config.alibi and written and s.implementation.modules == "joint"
-    tensor = float(bias * DTYPE_BYTES[s.implementation.dtype] * s.heads * s.sequence**2) + _mask_bytes(s)
+    tensor = bias * s.value_bytes * s.heads * s.sequence**2 + _mask_bytes(s)
     if not s.implementation.tp_comm_overlap:
         return tensor
     if s.implementation.framework != "megatron":
@@ -141,7 +141,7 @@ def _mask_bytes(s: Shard) -> float:
     if s.implementation.recompute != "full":
         return 0.0
     if transformers_attention.applies(s):
-        return float(s.batch * s.sequence**2 * DTYPE_BYTES[s.stream.implementation.dtype])
+        return s.batch * s.sequence**2 * s.stream.value_bytes
     return float(s.batch * s.sequence**2 * masked_attention.masked(s))
 
 
@@ -155,7 +155,7 @@ def _exchange_buffer_bytes(s: Shard) -> float:
 
 def boundary_bytes(s: Shard) -> float:
     """A residual-stream tensor as a rank holds and sends it; ``torch.autocast`` leaves it in the parameters' type."""
-    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.stream.implementation.dtype])
+    return s.stream_values * s.stream.value_bytes
 
 
 def layer_bytes(s: Shard) -> float:
@@ -170,8 +170,8 @@ def layer_bytes(s: Shard) -> float:
         return whole_layer_bytes(s) - saved_bytes(s)
     again = boundary_bytes(s)
     if s.implementation.keeps_products:
-        widths = s.qkv_width + s.config.hidden + s.up_width
-        again += float(s.tokens * widths * DTYPE_BYTES[s.implementation.dtype])
+        widths = s.qkv_width + s.hidden + s.up_width
+        again += s.tokens * widths * s.value_bytes
     share = 1.0 / s.implementation.recompute_interval
     return again if share == 1.0 else share * again + (1.0 - share) * whole_layer_bytes(s)
 
@@ -244,15 +244,15 @@ def _unfused_bytes(s: Shard) -> float:
 
 def _fp8_difference_bytes(s: Shard) -> float:
     """What FP8 changes: products keep one copy of their inputs, attention its output in ``dtype`` beside it."""
-    narrow, wide = s.implementation.kept_narrow, DTYPE_BYTES[s.implementation.dtype]
+    narrow, wide = s.implementation.kept_narrow, s.value_bytes
     if narrow is None:
         return 0.0
-    replaced = s.config.halves * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
+    replaced = s.config.halves * s.stream_values + s.tokens * s.ffn
     if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
-        replaced -= s.norm_tokens * s.config.hidden
+        replaced -= s.stream_values
     if s.config.latent is not None:
         replaced += s.norm_tokens * normed_latents(s.config.latent)
-    again = narrow.value_bytes * narrow_copies(s) * s.norm_tokens * s.config.hidden
+    again = narrow.value_bytes * narrow_copies(s) * s.stream_values
     kept = again + (narrow.value_bytes - wide) * replaced + narrow.value_bytes * s.tokens * s.attention_width
     if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
         rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
@@ -288,7 +288,7 @@ def _in_fp32(s: Shard) -> bool:
 
 def _kept_logit_bytes(s: Shard) -> float:
     """The log-softmax in the logits' dtype (fused: their gradient), or the softmax in fp32, and what capped them."""
-    return _softmax_logit_bytes(s) + s.config.logit_softcap * float(DTYPE_BYTES[s.implementation.dtype])
+    return _softmax_logit_bytes(s) + s.config.logit_softcap * s.value_bytes
 
 
 def _softmax_logit_bytes(s: Shard) -> float:
@@ -296,13 +296,13 @@ def _softmax_logit_bytes(s: Shard) -> float:
         return modules_kept.kept_logit_bytes(s)
     if s.implementation.native_loss:
         return 8.0  # logits and their exponentials
-    return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else float(DTYPE_BYTES[s.implementation.dtype])
+    return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else s.value_bytes
 
 
 def logits_bytes(s: Shard) -> float:
     """The logits of one micro-batch on one rank."""
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
-    return float(s.tokens * vocab * DTYPE_BYTES[s.implementation.dtype])
+    return s.tokens * vocab * s.value_bytes
 
 
 def loss_transient_bytes(s: Shard) -> float:
@@ -316,9 +316,9 @@ def loss_transient_bytes(s: Shard) -> float:
     """
     if value_head.applies(s):
         return boundary_bytes(s)
-    logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
+    logits, size = logits_bytes(s), s.value_bytes
     vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
-    weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
+    weight = float(vocab * s.hidden * size) if s.implementation.lora is None else 0.0
     if s.implementation.log_probabilities:
         return loss_kept.loss_transient_bytes(s, vocab, weight)
     if liger_loss.fused(s):
@@ -342,7 +342,7 @@ def _restored_bytes(s: Shard) -> float:
     if s.config.experts is not None:
         e = expert_shard(s)
         values = max(values, e.all_rows * e.up_width)
-    return float(DTYPE_BYTES[s.implementation.dtype] * values)
+    return s.value_bytes * values
 
 
 def layer_transient_bytes(s: Shard) -> float:
@@ -351,8 +351,8 @@ def layer_transient_bytes(s: Shard) -> float:
     They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer) and, with
     full recomputation, the layer's activations computed again.
     """
-    size, implementation = DTYPE_BYTES[s.implementation.dtype], s.implementation
-    weight = 0 if implementation.framework == "megatron" else s.config.hidden * s.ffn
+    size, implementation = s.value_bytes, s.implementation
+    weight = 0 if implementation.framework == "megatron" else s.hidden * s.ffn
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
@@ -382,6 +382,6 @@ def attention_transient_bytes(s: Shard) -> float:
     if not transformers_attention.applies(s):
         return 0.0
     run, behind = s.implementation, s.up_width + s.ffn + s.attention_width
-    weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.config.hidden * behind)
+    weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.hidden * behind)
     again = whole_layer_bytes(s) - boundary_bytes(s) if run.recompute == "full" else saved_bytes(s)
     return transformers_attention.gradient_bytes(s) + weights + again - modules_kept.mlp_bytes(s)

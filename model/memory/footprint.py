@@ -292,7 +292,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
         # The embedding's dense gradient comes when the activations of its micro-batch are gone.
         run = s.implementation
         rows = local_vocabulary(s.config.vocab, embedding_is_split(s.config, run), run)
-        table = float(rows * s.config.hidden * DTYPE_BYTES[s.stream.implementation.dtype])
+        table = rows * s.hidden * s.stream.value_bytes
         moments.append(table - kept / max(1, rank.under_way))
     return max(moments)
 

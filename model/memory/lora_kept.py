@@ -34,7 +34,7 @@ def keeps_input(name: str, s: Shard) -> bool:
 
 def adapter_bytes(s: Shard, lora: Lora) -> float:
     """Inputs that are an adapter's own, masks, results of A, and weights that autocast has rounded."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    size = s.value_bytes
     own = (0.0 if shares_inputs(s, lora) else size) + (1.0 if lora.dropout else 0.0)
     narrow = own if lora.dropout or not lora.prepared else 0.0  # what attention gives is narrow as it is
     rounded = size if s.implementation.casts_adapters else 0.0
@@ -52,7 +52,7 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
     Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32. A weight in 4
     bits is written out beside. A wide input's gradients are both widened before their sum.
     """
-    size, wide = float(DTYPE_BYTES[s.implementation.dtype]), float(DTYPE_BYTES["fp32"])
+    size, wide = s.value_bytes, float(DTYPE_BYTES["fp32"])
     most = size + wide if lora.prepared else size
     if "down" in lora.targets and lora.prepared:
         most = 3 * wide
@@ -60,4 +60,4 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
         casts = s.implementation.casts_adapters and not lora.base
         undone = wide + (wide if lora.dropout else size) if casts else 0.0
         most = max(undone, 3 * size)
-    return s.tokens * s.ffn * most + (size * s.config.hidden * s.ffn if lora.base else 0.0)
+    return s.tokens * s.ffn * most + (size * s.hidden * s.ffn if lora.base else 0.0)

@@ -54,8 +54,8 @@ GATED_TENSORS, GATED_COMPILED = 4, 3
 
 def layer_bytes(s: Shard) -> float:
     """Bytes of one layer and micro-batch."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
-    hidden, copies = s.config.hidden, s.config.block_inputs
+    size = s.value_bytes
+    hidden, copies = s.hidden, s.config.block_inputs
     lora = s.implementation.lora
     if lora is not None:
         copies = lora_kept.normed_inputs(s, lora)
@@ -83,7 +83,7 @@ def _masked_scores(s: Shard) -> float:
     """The mask that PyTorch's kernels read, or what its own code without them keeps of scores."""
     if math_attention.applies(s):
         return math_attention.kept_bytes(s)
-    return float(DTYPE_BYTES[s.implementation.dtype] * s.batch * s.sequence**2)
+    return s.value_bytes * s.batch * s.sequence**2
 
 
 def _written_scores(s: Shard) -> float:
@@ -96,34 +96,34 @@ def first_norm_bytes(s: Shard) -> float:
     if not eager_layer.before_block(s):
         return 0.0
     moments = 2 if s.config.norm == "layernorm" else 1
-    return s.norm_tokens * (s.config.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
+    return s.norm_tokens * (s.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
 
 
 def final_norm_bytes(s: Shard) -> float:
     """Of the norm in front of the head, its result included where the backward makes the head's weight's gradient."""
     read = s.implementation.lora is None and not liger_loss.fused(s)
-    size = float(DTYPE_BYTES[s.implementation.dtype]) if read else 0.0
-    return final_norm_input_bytes(s) + s.config.hidden * size * s.tokens
+    size = s.value_bytes if read else 0.0
+    return final_norm_input_bytes(s) + s.hidden * size * s.tokens
 
 
 def final_norm_input_bytes(s: Shard) -> float:
     """Of that norm without its result."""
-    return s.config.hidden * _norm_input(_read_by_norms(s)) * s.norm_tokens
+    return s.hidden * _norm_input(_read_by_norms(s)) * s.norm_tokens
 
 
 def head_weight_bytes(s: Shard, vocab: int) -> float:
     """Of the head's weight as its product takes it."""
-    return _rounded_bytes(s, vocab * s.config.hidden)
+    return _rounded_bytes(s, vocab * s.hidden)
 
 
 def _rounded_bytes(s: Shard, weights: int) -> float:
     """Copies of weights that ``torch.autocast`` has rounded, which gradients of inputs read."""
-    return float(DTYPE_BYTES[s.implementation.dtype] * weights) if s.implementation.autocast else 0.0
+    return s.value_bytes * weights if s.implementation.autocast else 0.0
 
 
 def kept_logit_bytes(s: Shard) -> float:
     """Of a logit: the log-softmax in fp32, or where the loss is compiled the logit itself."""
-    return float(DTYPE_BYTES[s.implementation.dtype]) if whole_graph(s) else WIDE
+    return s.value_bytes if whole_graph(s) else WIDE
 
 
 def _norm_inputs(s: Shard) -> float:
@@ -141,7 +141,7 @@ def _read_by_norms(s: Shard) -> Shard:
 
 def _norm_input(s: Shard) -> float:
     """Bytes that a norm keeps of a value of this type beside its result."""
-    size = WIDE if pytorch_norm.widens(s) else float(DTYPE_BYTES[s.implementation.dtype])
+    size = WIDE if pytorch_norm.widens(s) else s.value_bytes
     if not pytorch_norm.unfused(s):
         return size
     if s.implementation.lora is not None:  # nothing of what a frozen weight multiplies
@@ -177,7 +177,7 @@ def _read_by_attention(s: Shard) -> int:
 
 def mlp_bytes(s: Shard) -> float:
     """Of the MLP's width: what an attention's backward finds gone."""
-    return float(s.tokens * DTYPE_BYTES[s.between.implementation.dtype] * _mlp_width(s))
+    return s.tokens * s.between.value_bytes * _mlp_width(s)
 
 
 def _mlp_width(s: Shard) -> int:

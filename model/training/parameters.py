@@ -150,7 +150,7 @@ def _adapters(sizes: Mapping[str, tuple[int, int]], run: Implementation) -> Iter
 
 def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
     """Projections of latent attention in front of its kernel; those to the latent vectors are on every rank."""
-    hidden, keys = s.config.hidden, latent.kv_rank
+    hidden, keys = s.hidden, latent.kv_rank
     if latent.query_rank:
         yield _whole("query_down.weight", latent.query_rank, hidden, linear=True)
         yield ParameterTensor("query_norm.weight", latent.query_rank, replicated=True)
@@ -172,7 +172,7 @@ def _split(name: str, outputs: int, inputs: int, split: Literal["rows", "columns
 
 def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     """Router, the rank's experts and its share of the shared ones."""
-    e, hidden = expert_shard(s), s.config.hidden
+    e, hidden = expert_shard(s), s.hidden
     yield _whole("router.weight", experts.count, hidden)
     width = experts.row_width(hidden)
     for name, matrix in (

@@ -59,9 +59,7 @@ def stage_transfer(config: ModelConfig, implementation: Implementation, batch: i
         share = 1.0 / implementation.tensor_parallel
         if not implementation.sequence_parallel:
             share *= implementation.tensor_domains
-    return Collective(
-        "send_recv", s.stream.activation_bytes * share, 2, dtype=s.stream.implementation.dtype, name="stage.send_recv"
-    )
+    return Collective("send_recv", s.stream.activation_bytes * share, 2, dtype=s.stream.dtype, name="stage.send_recv")
 
 
 def step_epilogue(

@@ -47,7 +47,7 @@ def pipelined(launches: Sequence[Launch], s: Shard) -> tuple[Launch, ...]:
             taken |= {*between, *products}
         elif _is_scattered(launches, place):
             name, run = launch.operator.name, s.implementation
-            out += scattered_product(name, launch, float(s.tokens * s.config.hidden), run)
+            out += scattered_product(name, launch, float(s.tokens * s.hidden), run)
             taken.add(place + 1)
         else:
             out.append(launch)

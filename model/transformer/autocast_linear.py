@@ -34,7 +34,7 @@ def forward(
     added = (rounded(f"{name}.bias.round", outputs),) if bias and s.implementation.autocast else ()
     if s.implementation.prepared:
         entered = (rounded(f"{name}.round", s.tokens * inputs),) if wide else ()
-        left = (widened(f"{name}.result.widen", s.tokens * outputs, s.implementation.dtype),) if wide else ()
+        left = (widened(f"{name}.result.widen", s.tokens * outputs, s.dtype),) if wide else ()
         return (*entered, *added, *made, *product, *left, *adapter)
     return (*casts(name, s, outputs, inputs, wide=wide), *added, *made, *product, *adapter)
 
@@ -58,12 +58,12 @@ def backward(
         made = lora_linear.written_out(f"{name}.dgrad", s, outputs * inputs)
         rounds = in_fp32 and s.implementation.prepared
         entered = (rounded(f"{name}.dgrad.round", s.tokens * outputs),) if rounds else ()
-        left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, s.implementation.dtype),) if in_fp32 else ()
+        left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, s.dtype),) if in_fp32 else ()
         return (*adapter, *entered, *made, *product, *left, *joined)
     launches = eager.linear_backward(name, s, outputs, inputs, bias, accumulate=False)
-    weight, added, dtype = f"{name}.weight", f"{name}.bias", s.stream.implementation.dtype
+    weight, added, dtype = f"{name}.weight", f"{name}.bias", s.stream.dtype
     done, summed = ("", "") if accumulate else (weight, added)
-    total = replace(widened(f"{added}.grad.widen", outputs, s.implementation.dtype), completes=summed)
+    total = replace(widened(f"{added}.grad.widen", outputs, s.dtype), completes=summed)
     apart = bias and not s.implementation.compiled  # a graph's kernel that adds up a bias's gradient writes fp32
     finished = {weight: "", added: "" if apart else summed, "": ""}
     return (
@@ -90,7 +90,7 @@ def casts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool = True) 
 
 def uncasts(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool, completes: str) -> tuple[Launch, ...]:
     """Gradient of :func:`casts`."""
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     left = (widened(f"{name}.dgrad.widen", s.tokens * inputs, dtype),) if wide and _gives_wide(s) else ()
     if not s.implementation.autocast:
         return left

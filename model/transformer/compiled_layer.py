@@ -55,7 +55,7 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
         *core_attention.backward(s),
         *_rotary("rotary.grad", s),
         *head_norm_backward(s, accumulate),
-        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype),
         *eager.linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
         *_norm_backward("norm1", "qkv", s, accumulate, reads=3),
         *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
@@ -64,24 +64,24 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
 
 def _norm(name: str, s: Shard, *, reads: int) -> Launch:
     """A norm of the residual stream, or of its sum with a block's result."""
-    rows, columns = s.norm_tokens, s.config.hidden
-    pattern, dtype = s.config.norm, s.implementation.dtype
+    rows, columns = s.norm_tokens, s.hidden
+    pattern, dtype = s.config.norm, s.dtype
     return streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns)
 
 
 def _residual(s: Shard) -> Launch:
-    return streaming("add", "residual", s.norm_tokens * s.config.hidden, reads=3, dtype=s.implementation.dtype)
+    return streaming("add", "residual", s.stream_values, reads=3, dtype=s.dtype)
 
 
 def _activation(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
     pattern = "swiglu" if gated else "gelu" if s.config.activation == "gelu" else "unary"
-    return streaming(pattern, "activation", elements, reads=2 if gated else 1, dtype=s.implementation.dtype)
+    return streaming(pattern, "activation", elements, reads=2 if gated else 1, dtype=s.dtype)
 
 
 def _activation_backward(s: Shard) -> Launch:
     """Gradient of the activation, with its result again for the weights' gradient; of a gate, on strided halves."""
-    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    elements, dtype = s.tokens * s.ffn, s.dtype
     if s.config.gated_mlp:
         return streaming("strided_binary", "activation.grad", elements, reads=3, writes=3, dtype=dtype)
     pattern = "gelu_backward" if s.config.activation == "gelu" else "mul"
@@ -99,4 +99,4 @@ def _rotary(name: str, s: Shard) -> tuple[Launch, ...]:
     if not (s.config.rotary and s.implementation.rotary):
         return ()
     values = s.tokens * (s.heads + s.kv_heads) * s.config.head_dim
-    return (streaming("rope", name, values, dtype=s.implementation.dtype),)
+    return (streaming("rope", name, values, dtype=s.dtype),)

@@ -47,12 +47,12 @@ def _ring_forward(s: Shard) -> tuple[Launch, ...]:
     for number in range(1, ranks):
         joined = step_queries(s, number) * s.attention_width
         out += _arrived(s, "forward", number, ranks - 1 - number)
-        out.append(streaming("add", "attention.join", joined, reads=2, dtype=s.implementation.dtype))
+        out.append(streaming("add", "attention.join", joined, reads=2, dtype=s.dtype))
     return tuple(out)
 
 
 def _ring_backward(s: Shard) -> tuple[Launch, ...]:
-    ranks, dtype = s.implementation.context_parallel, s.implementation.dtype
+    ranks, dtype = s.implementation.context_parallel, s.dtype
     out = [_hop(s, "attention.ring") for _ in range(ranks - 1)]
     out.append(local_step(s, "backward"))
     gradient = streaming("add", "attention.ring.grad.join", kv_values(s), reads=2, dtype=dtype)
@@ -74,12 +74,12 @@ def _arrived(s: Shard, direction: str, number: int, outstanding: int) -> tuple[L
         return (replace(kernel, waits=True, outstanding=outstanding),)
     queries = s.tokens * s.attention_width * (3 if direction == "backward" else 1)  # with results and their gradients
     halved = kv_values(s) if step_queries(s, number) == s.tokens else queries
-    copied = streaming("copy", f"attention.half.{direction}", halved / 2, dtype=s.implementation.dtype)
+    copied = streaming("copy", f"attention.half.{direction}", halved / 2, dtype=s.dtype)
     return replace(copied, waits=True, outstanding=outstanding), kernel
 
 
 def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
-    ranks, half, dtype = s.implementation.context_parallel, s.sequence // 2, s.implementation.dtype
+    ranks, half, dtype = s.implementation.context_parallel, s.sequence // 2, s.dtype
     everything = ranks * kv_values(s)
     size = everything * DTYPE_BYTES[dtype]
     chunks = _slowest_chunks(s)
@@ -117,7 +117,7 @@ def _slowest_chunks(s: Shard) -> tuple[int, int]:
 
 
 def _exchanged(s: Shard, direction: str) -> tuple[Launch, ...]:
-    dtype, ranks = s.implementation.dtype, s.implementation.context_parallel
+    dtype, ranks = s.dtype, s.implementation.context_parallel
     names = ("heads", "positions") if direction == "forward" else ("positions.grad", "heads.grad")
     widths = (s.qkv_width, s.attention_width) if direction == "forward" else (s.attention_width, s.qkv_width)
     kernel = attention_kernel.attention(s, direction)

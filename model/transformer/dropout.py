@@ -18,7 +18,7 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Dropout of a tensor of the residual stream's shape; nothing without it."""
     if not _drops(s):
         return ()
-    values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+    values, dtype = s.stream_values, s.dtype
     mask = 1.0 / DTYPE_BYTES[dtype]
     return (issued("unary", f"{name}.dropout", values, DRAWN * values, writes=1.0 + mask, dtype=dtype),)
 
@@ -27,14 +27,14 @@ def backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
     if not _drops(s):
         return ()
-    values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+    values, dtype = s.stream_values, s.dtype
     mask = 1.0 / DTYPE_BYTES[dtype]
     return (streaming("mul", f"{name}.dropout.grad", values, reads=1.0 + mask, dtype=dtype),)
 
 
 def kept_bytes(s: Shard) -> float:
     """Masks of a layer's two branches [bytes]."""
-    return 2.0 * s.norm_tokens * s.config.hidden if _drops(s) else 0.0
+    return 2.0 * s.stream_values if _drops(s) else 0.0
 
 
 def _drops(s: Shard) -> bool:

@@ -73,7 +73,7 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tup
         *query_scaling.scaled(s, ".grad"),
         *rotary_backward(s),
         *head_norm_backward(s, accumulate),
-        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype),
         *linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
         *norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
@@ -109,7 +109,7 @@ def branch_scaling(name: str, s: Shard) -> tuple[Launch, ...]:
     """A block's result, or its gradient, times a number, where the model has one."""
     if not s.config.scaled_branches:
         return ()
-    return (streaming("unary", name, s.norm_tokens * s.config.hidden, dtype=s.implementation.dtype),)
+    return (streaming("unary", name, s.stream_values, dtype=s.dtype),)
 
 
 def branch_norm_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -127,18 +127,18 @@ def sinks_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         return ()
     rows, done = s.tokens, "" if accumulate else "sinks"
     total = streaming("reduce", "sinks.grad", rows * s.heads, writes=1 / rows, dtype="fp32", completes=done)
-    return (total, *accumulation("sinks", s.heads, s.implementation.dtype, accumulate))
+    return (total, *accumulation("sinks", s.heads, s.dtype, accumulate))
 
 
 def norm_forward(name: str, s: Shard) -> Launch:
     """RMSNorm or LayerNorm over the hidden size."""
-    rows, columns = s.norm_tokens, s.config.hidden
-    return streaming(s.config.norm, name, rows * columns, dtype=s.implementation.dtype, rows=rows, columns=columns)
+    rows, columns = s.norm_tokens, s.hidden
+    return streaming(s.config.norm, name, rows * columns, dtype=s.dtype, rows=rows, columns=columns)
 
 
 def residual_addition(name: str, s: Shard) -> Launch:
     """Vectorised addition of two residual-stream tensors."""
-    return streaming("add", name, s.norm_tokens * s.config.hidden, reads=2, dtype=s.implementation.dtype)
+    return streaming("add", name, s.stream_values, reads=2, dtype=s.dtype)
 
 
 def enter_forward(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -170,7 +170,7 @@ def enter_backward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def activation_forward(s: Shard) -> tuple[Launch, ...]:
     """Between the two products of the MLP."""
-    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    elements, dtype, kind = s.tokens * s.ffn, s.dtype, s.config.activation
     if s.config.gated_mlp:
         pattern = "strided_unary"
         return (
@@ -188,7 +188,7 @@ def activation_forward(s: Shard) -> tuple[Launch, ...]:
 
 def activation_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`activation_forward`."""
-    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    elements, dtype, kind = s.tokens * s.ffn, s.dtype, s.config.activation
     if s.config.gated_mlp:
         return (
             streaming("mul", "gate.product.grad_up", elements, reads=2, dtype=dtype),
@@ -214,7 +214,7 @@ def linear_backward(
 
     Without a bias autograd takes the weight's gradient first, with one the input's, and in FP8 always the input's.
     """
-    dtype, weight = s.implementation.dtype, f"{name}.weight"
+    dtype, weight = s.dtype, f"{name}.weight"
     products = float8_linear.backward(name, s, outputs, inputs, "" if accumulate else weight, shared=shared)
     if not bias:
         return (*products, *accumulation(weight, outputs * inputs, dtype, accumulate))
@@ -258,7 +258,7 @@ def norm_backward(
     name: str, s: Shard, accumulate: bool, *, reads: int = 2
 ) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels of a norm, and the accumulation of its parameters' gradients."""
-    config, dtype, weight = s.config, s.implementation.dtype, f"{name}.weight"
+    config, dtype, weight = s.config, s.dtype, f"{name}.weight"
     columns, done = config.hidden, "" if accumulate else weight
     kernels = norm_gradients(name, s.norm_tokens, columns, dtype, done, reads)
     sums = accumulation(weight, columns, dtype, accumulate)

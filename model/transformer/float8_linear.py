@@ -130,11 +130,8 @@ def gathered(name: str, s: Shard) -> tuple[Launch, ...]:
     run = s.implementation
     if run.narrow is None:
         raise TypeError(f"{name} is not in FP8")
-    size = s.tokens * s.config.hidden * run.narrow.value_bytes
-    return (
-        *_cast(name, s, s.norm_tokens * s.config.hidden, run.narrow),
-        collective("all_gather", f"{name}.all_gather", size, run),
-    )
+    size = s.tokens * s.hidden * run.narrow.value_bytes
+    return (*_cast(name, s, s.stream_values, run.narrow), collective("all_gather", f"{name}.all_gather", size, run))
 
 
 def _narrow(launch: Launch, *, fast: bool = False) -> Launch:
@@ -188,7 +185,7 @@ def cast(
 
 def _columns(name: str, s: Shard, elements: int) -> tuple[Launch, ...]:
     """FP8 of values with a scale for each column, and their transposed copy."""
-    dtype, cycles = s.implementation.dtype, COLUMN * elements
+    dtype, cycles = s.dtype, COLUMN * elements
     if not s.implementation.compiled:
         return _eager_cast(name, elements, dtype, also_turned=True)
     return (issued("unary", f"{name}.columns", elements, cycles, activity=1.5, reads=2, dtype=dtype),)

@@ -84,7 +84,7 @@ def _positions_first(name: str, s: Shard) -> tuple[Launch, ...]:
     if s.implementation.framework != "megatron" or s.batch == 1:
         return ()
     tokens = s.tokens if embedding_is_split(s.config, s.implementation) else s.norm_tokens
-    return (reordered(name, tokens * s.config.hidden, s.implementation.dtype),)
+    return (reordered(name, tokens * s.hidden, s.dtype),)
 
 
 def _norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -99,7 +99,7 @@ def _norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _scaled(name: str, s: Shard) -> Launch:
     """The residual stream times a number."""
-    return streaming("unary", name, s.norm_tokens * s.config.hidden, dtype=s.implementation.dtype)
+    return streaming("unary", name, s.stream_values, dtype=s.dtype)
 
 
 def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
@@ -137,7 +137,7 @@ def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[
 
 def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, join: bool = False) -> list[Launch]:
     """Gradient of a table of ``rows`` from that of ``tokens`` gathered rows; ``join`` adds the tied head's first."""
-    dtype, table, weight = s.implementation.dtype, rows * s.config.hidden, f"{name}.weight"
+    dtype, table, weight = s.dtype, rows * s.hidden, f"{name}.weight"
     launches = [streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)]
     added = accumulate or s.implementation.framework == "megatron"  # which has a buffer of gradients, sharded or not
     done = "" if added else weight
@@ -160,7 +160,7 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
 def _scattered_sum(
     name: str, tokens: int, s: Shard, *, reads: float = 1.0, writes: float = 1.0, completes: str = ""
 ) -> Launch:
-    columns, dtype = s.config.hidden, s.implementation.dtype
+    columns, dtype = s.hidden, s.dtype
     return streaming(
         "embedding_backward",
         name,
@@ -193,7 +193,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
         *autocast_linear.casts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s)),
         linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
         *_logits_scaled("logits.scale", s, vocab),
-        *softcap.forward("logits", s.tokens * vocab, s.implementation.dtype, present=config.logit_softcap),
+        *softcap.forward("logits", s.tokens * vocab, s.dtype, present=config.logit_softcap),
         *loss.forward(s, vocab, split=head_is_split(implementation)),
     )
 
@@ -221,22 +221,17 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     kernels, sums = pytorch_norm.backward("norm", s, accumulate)
     if value_head.applies(s):
         own = value_head.backward(s, done)
-        return (
-            *own,
-            *layer.accumulation("head.weight", config.hidden, s.stream.implementation.dtype, keep),
-            *kernels,
-            *sums,
-        )
+        return (*own, *layer.accumulation("head.weight", config.hidden, s.stream.dtype, keep), *kernels, *sums)
     if log_probabilities.in_tiles(s):
         return (
             *log_probabilities.chunked_backward(s, vocab, done),
             *_bias_gradient(s, vocab, accumulate),
-            *layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep),
+            *layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep),
             *kernels,
             *sums,
         )
     if liger_loss.fused(s):
-        added = layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep)
+        added = layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep)
         return (*liger_loss.fused_backward(s, vocab, done), *added, *kernels, *sums)
     return (
         *loss.backward(s, vocab, split=split),
@@ -245,7 +240,7 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
         weight_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype, completes=first),
         input_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype),
         *autocast_linear.uncasts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s), completes=last),
-        *layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep),
+        *layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep),
         *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
         *kernels,
         *sums,
@@ -256,7 +251,7 @@ def _logits_scaled(name: str, s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Logits, or their gradient, times a number, where the model has one."""
     if not s.config.scaled_logits:
         return ()
-    return (streaming("unary", name, s.tokens * vocab, dtype=s.implementation.dtype),)
+    return (streaming("unary", name, s.tokens * vocab, dtype=s.dtype),)
 
 
 def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]:
@@ -267,18 +262,18 @@ def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]
     total = column_sums("head.bias.grad", s.tokens, vocab, run.dtype, done)
     if run.framework == "megatron":
         return (total, *accumulation("head.bias", vocab, run))
-    return (total, *layer.accumulation("head.bias", vocab, s.stream.implementation.dtype, accumulate))
+    return (total, *layer.accumulation("head.bias", vocab, s.stream.dtype, accumulate))
 
 
 def padded(vocab: int, s: Shard) -> int:
     """Columns of the head's product: where it compiles the model whole, Inductor pads rows to multiples of 16 bytes."""
-    values = int(FAST_BYTES // DTYPE_BYTES[s.implementation.dtype])
+    values = int(FAST_BYTES // s.value_bytes)
     return -(-vocab // values) * values if loss.whole_graph(s) else vocab
 
 
 def _whole_products(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Gradients of a head that every rank holds whole, in Megatron's order."""
-    hidden, dtype = s.config.hidden, s.implementation.dtype
+    hidden, dtype = s.hidden, s.dtype
     return (
         input_gradient("head", s.tokens, vocab, hidden, dtype),
         weight_gradient("head", s.tokens, vocab, hidden, dtype, completes="head.weight"),

@@ -15,7 +15,6 @@ from dataclasses import replace
 from joulecast.model.architecture.experts import LatentAttention
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import core_attention, query_scaling
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
@@ -32,7 +31,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *_shared_key_gathering(s, latent, ""),
         *linear.column_forward("key_norm", "key_up", _narrow(s, latent.kv_rank), _key_width(s, latent)),
         *_rotary(s, latent, ""),
-        streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.implementation.dtype),
+        streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.dtype),
         *query_scaling.scaled(s),
         *core_attention.core_attention(s, "forward"),
         *linear.attention_output_forward(s),
@@ -42,7 +41,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the first residual addition to the layer's input gradient."""
-    latent, dtype = _shape(s), s.implementation.dtype
+    latent, dtype = _shape(s), s.dtype
     shared = s.tokens * s.heads * latent.rotary_dim
     return (
         *recomputed_norm("norm1", s),
@@ -69,7 +68,7 @@ def _unfold(s: Shard, latent: LatentAttention) -> tuple[Launch, ...]:
     if latent.query_rank:
         narrow, width = _narrow(s, latent.query_rank), s.heads * latent.key_dim
         ups = (*linear.column_forward("query_norm", "query_up", narrow, width), *ups)
-    copy = streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.implementation.dtype)
+    copy = streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.dtype)
     return (*ups, *_rotary(s, latent, ""), copy, *query_scaling.scaled(s))
 
 
@@ -115,14 +114,14 @@ def _shared_key_gathering(s: Shard, latent: LatentAttention, suffix: str) -> tup
     if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
         return ()
     kind = "reduce_scatter" if suffix else "all_gather"
-    size = float(s.tokens * latent.rotary_dim * DTYPE_BYTES[s.implementation.dtype])
+    size = s.tokens * latent.rotary_dim * s.value_bytes
     return (collective(kind, f"key.shared{suffix}.{kind}", size, s.implementation),)
 
 
 def _rotary(s: Shard, latent: LatentAttention, suffix: str) -> tuple[Launch, ...]:
     if not s.implementation.rotary:
         return ()
-    dtype, width = s.implementation.dtype, latent.rotary_dim
+    dtype, width = s.dtype, latent.rotary_dim
     return (
         streaming("rope", f"rotary.query{suffix}", s.tokens * s.heads * width, dtype=dtype),
         streaming("rope", f"rotary.key{suffix}", s.tokens * width, dtype=dtype),

@@ -55,7 +55,7 @@ def adapter(name: str, s: Shard) -> Lora | None:
 
 def written_out(name: str, s: Shard, weights: int) -> tuple[Launch, ...]:
     """A frozen weight in 4 bits written out for a product; nothing where it is kept as it is multiplied."""
-    lora, dtype = s.implementation.lora, s.implementation.dtype
+    lora, dtype = s.implementation.lora, s.dtype
     if lora is None or not lora.base:
         return ()
     scales = weights / WEIGHTS_TOGETHER
@@ -75,7 +75,7 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
     lora = adapter(name, s)
     if lora is None:
         return ()
-    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, s.implementation.casts_adapters
+    dtype, values, casts = s.dtype, s.tokens * inputs, s.implementation.casts_adapters
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
@@ -101,7 +101,7 @@ def backward(
     lora = adapter(name, s)
     if lora is None:
         return (), ()
-    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, s.implementation.casts_adapters
+    dtype, values, casts = s.dtype, s.tokens * inputs, s.implementation.casts_adapters
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
@@ -123,7 +123,7 @@ def _weight_gradient(
     name: str, s: Shard, outputs: int, inputs: int, accumulate: bool, *, casts: bool
 ) -> tuple[Launch, ...]:
     """Gradient of A or B, widened where autocast rounded it, and its addition to an earlier one."""
-    dtype, weight = s.implementation.dtype, f"{name}.weight"
+    dtype, weight = s.dtype, f"{name}.weight"
     done = "" if accumulate else weight
     product = weight_gradient(name, s.tokens, outputs, inputs, dtype, completes="" if casts else done)
     wide = (replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=done),) if casts else ()

@@ -32,7 +32,7 @@ def _parallel(s: Shard, split: bool) -> bool:
 
 def logits_dtype(s: Shard) -> str:
     """Type of PyTorch's own loss: users' modules widen the logits first."""
-    return s.implementation.dtype if s.implementation.modules == "joint" else "fp32"
+    return s.dtype if s.implementation.modules == "joint" else "fp32"
 
 
 def whole_graph(s: Shard) -> bool:
@@ -56,7 +56,7 @@ def loop(s: Shard, vocab: int) -> tuple[Launch, ...]:
 
 def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """PyTorch's cross-entropy once more, whose log-softmax ``torch.autocast`` takes in fp32."""
-    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
+    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
     return (
         widened("metric.widen", logits, dtype),
         streaming("log_softmax", "metric.log_softmax", logits, dtype="fp32", rows=tokens, columns=vocab),
@@ -81,7 +81,7 @@ def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     if liger_loss.alone(s):
         return liger_loss.alone_forward(s, vocab)
     return (
-        *((widened("loss.widen", logits, s.implementation.dtype),) if dtype != s.implementation.dtype else ()),
+        *((widened("loss.widen", logits, s.dtype),) if dtype != s.dtype else ()),
         streaming("log_softmax", "loss.log_softmax", logits, dtype=dtype, rows=tokens, columns=vocab),
         streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
     )
@@ -93,14 +93,14 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         return log_probabilities.whole_backward(s, vocab)
     if s.implementation.fused_loss:
         name = "loss.scale.grad" if s.implementation.framework == "megatron" else "loss.gradient"
-        return (streaming("unary", name, s.tokens * vocab, dtype=s.implementation.dtype),)
+        return (streaming("unary", name, s.tokens * vocab, dtype=s.dtype),)
     if _parallel(s, split):
         return _parallel_backward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
     if whole_graph(s):
         return (
-            streaming("fill", "loss.grad.fill", logits, reads=0, dtype=s.implementation.dtype),
+            streaming("fill", "loss.grad.fill", logits, reads=0, dtype=s.dtype),
             issued("unary", "loss.log_softmax.grad", logits, FUSED * logits, activity=1.0),
         )
     if liger_loss.alone(s):
@@ -113,12 +113,12 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         streaming(
             "log_softmax_backward", "loss.log_softmax.grad", logits, reads=2, dtype=dtype, rows=tokens, columns=vocab
         ),
-        *((narrow,) if dtype != s.implementation.dtype else ()),
+        *((narrow,) if dtype != s.dtype else ()),
     )
 
 
 def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
-    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
+    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
     if s.implementation.framework != "megatron":
         return (streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),)
     statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank

@@ -47,7 +47,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     launches = core_attention.core_attention(s, "forward")
     if not masked(s):
         return launches
-    dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
+    dtype, scores = s.dtype, s.batch * s.sequence**2
     return (chosen("attention.mask", scores, dtype), *with_mask(launches, s))
 
 

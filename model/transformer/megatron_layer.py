@@ -131,20 +131,20 @@ def _parted(s: Shard) -> tuple[Launch, ...]:
         copied.append(("query", s.heads))
     if s.config.rotary and s.implementation.rotary:
         copied.append(("value", s.kv_heads))
-    width, dtype = s.tokens * s.config.head_dim, s.implementation.dtype
+    width, dtype = s.tokens * s.config.head_dim, s.dtype
     return tuple(reordered(f"qkv.{part}.copy", width * heads, dtype) for part, heads in copied)
 
 
 def _joined(s: Shard) -> Launch:
     """Gradients of queries, keys and values put into the joint product's, in which those of each head lie together."""
-    elements, dtype = s.tokens * s.qkv_width, s.implementation.dtype
+    elements, dtype = s.tokens * s.qkv_width, s.dtype
     if s.config.rotary and s.implementation.rotary:
         return streaming("cat", "qkv.cat", elements, dtype=dtype)
     return issued("cat", "qkv.cat", elements, JOINED_VIEWS * elements, activity=1.0, dtype=dtype)
 
 
 def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     launches: list[Launch] = []
     for part, rows, columns in normed_parts(s):
         reads = 2 if suffix else 1

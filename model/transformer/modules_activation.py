@@ -94,11 +94,7 @@ MIXED_FORMULA_BACKWARD = (
     ("input.grad", 1.0, 0.5, False),
 )
 #: The same of a squared ReLU, whose power is taken in fp32 as well.
-MIXED_SQUARE = (
-    ("relu", 0.5, 0.5, False),
-    ("widen", 0.5, 1.0, True),
-    ("square", 1.0, 1.0, False),
-)
+MIXED_SQUARE = (("relu", 0.5, 0.5, False), ("widen", 0.5, 1.0, True), ("square", 1.0, 1.0, False))
 MIXED_SQUARE_BACKWARD = (
     ("square.power", 1.0, 1.0, False),
     ("square.double", 1.0, 1.0, False),
@@ -179,7 +175,7 @@ def _bloom(s: Shard) -> bool:
 
 
 def _formula(s: Shard, steps: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]:
-    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    elements, dtype = s.tokens * s.ffn, s.dtype
     return tuple(
         streaming(
             "unary" if reads == 1 else "mul",
@@ -216,22 +212,22 @@ def gate(s: Shard) -> tuple[Launch, ...]:
         return ()
     elements, kind = s.tokens * s.ffn, s.config.activation
     if kind == "gelu":
-        return (streaming("gelu", f"gate.{kind}", elements, dtype=s.implementation.dtype),)
-    return (issued("unary", f"gate.{kind}", elements, SILU * elements, activity=1.0, dtype=s.implementation.dtype),)
+        return (streaming("gelu", f"gate.{kind}", elements, dtype=s.dtype),)
+    return (issued("unary", f"gate.{kind}", elements, SILU * elements, activity=1.0, dtype=s.dtype),)
 
 
 def gate_product(s: Shard) -> tuple[Launch, ...]:
     """Product of the activated gate and up."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_forward(s, joint=False)
-    return (streaming("mul", "gate.product", s.tokens * s.ffn, reads=2, dtype=s.implementation.dtype),)
+    return (streaming("mul", "gate.product", s.tokens * s.ffn, reads=2, dtype=s.dtype),)
 
 
 def gate_product_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of up and of the activated gate."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_backward(s, joint=False)
-    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    elements, dtype = s.tokens * s.ffn, s.dtype
     return tuple(
         streaming("mul", f"gate.product.{side}", elements, reads=2, dtype=dtype) for side in ("grad_up", "grad_gate")
     )
@@ -241,7 +237,7 @@ def gate_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of the gate's activation, which Liger's kernel has made."""
     if liger_kernels.swaps_gate(s):
         return ()
-    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    elements, dtype, kind = s.tokens * s.ffn, s.dtype, s.config.activation
     if kind == "gelu":
         return (streaming("gelu_backward", f"gate.{kind}.grad", elements, reads=2, dtype=dtype),)
     cycles = SILU_GRADIENT * elements

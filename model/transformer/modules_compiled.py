@@ -18,7 +18,6 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.attention import GRAPH_MASK
-from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import (
     autocast_linear,
     core_attention,
@@ -94,7 +93,7 @@ def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
 
 def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
     """A norm of the residual stream and of so many blocks' results added to it, which is written so many times."""
-    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    rows, columns, dtype = s.norm_tokens, s.hidden, s.dtype
     pattern = "add" if reads else s.config.norm
     read, written = _wide(s) + reads, 1 + writes * _wide(s)
     return streaming(pattern, name, rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns)
@@ -102,13 +101,13 @@ def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
 
 def _residual(s: Shard) -> Launch:
     """The last addition of a layer that is compiled alone: stream and both blocks' results."""
-    elements, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+    elements, dtype = s.stream_values, s.dtype
     return streaming("add", "residual", elements, reads=2 + _wide(s), writes=_wide(s), dtype=dtype)
 
 
 def _wide(s: Shard) -> float:
     """A value of the residual stream over one of what products multiply."""
-    return DTYPE_BYTES[s.stream.implementation.dtype] / DTYPE_BYTES[s.implementation.dtype]
+    return s.stream.value_bytes / s.value_bytes
 
 
 def _linear(name: str, s: Shard, outputs: int, inputs: int, *, shared: bool = False) -> tuple[Launch, ...]:
@@ -121,7 +120,7 @@ def _linears(products: tuple[tuple[str, int], ...], s: Shard) -> tuple[Launch, .
     return tuple(
         launch
         for place, (name, width) in enumerate(products)
-        for launch in _linear(name, s, width, s.config.hidden, shared=place > 0)
+        for launch in _linear(name, s, width, s.hidden, shared=place > 0)
     )
 
 
@@ -133,7 +132,7 @@ def _linear_backward(
 
 def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branches: int) -> tuple[Launch, ...]:
     """Gradient of a norm: sums of the products' branches and of the residual stream's in one kernel."""
-    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    rows, columns, dtype = s.norm_tokens, s.hidden, s.dtype
     _, sums = eager.norm_backward(norm, s.stream, accumulate)
     partial = min(rows, PARTIAL_ROWS) * columns
     gamma = issued("reduce", f"{norm}.gamma.grad", partial, PARTIAL * partial, activity=1.0, writes=0, dtype="fp32")
@@ -155,24 +154,24 @@ def _linears_backward(
     return tuple(
         launch
         for place, (name, width) in enumerate(reversed(products))
-        for launch in _linear_backward(name, s, width, s.config.hidden, bias, accumulate, shared=place > 0)
+        for launch in _linear_backward(name, s, width, s.hidden, bias, accumulate, shared=place > 0)
     )
 
 
 def _activation(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
-    return streaming("mul" if gated else "unary", "activation", elements, reads=1 + gated, dtype=s.implementation.dtype)
+    return streaming("mul" if gated else "unary", "activation", elements, reads=1 + gated, dtype=s.dtype)
 
 
 def _activation_backward(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     return streaming("mul", "activation.grad", elements, reads=2 + gated, writes=1 + gated, dtype=dtype)
 
 
 def _rotary(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and of keys, which are repeated for every head, as values are."""
-    dtype, values = s.implementation.dtype, s.tokens * s.heads * s.config.head_dim
+    dtype, values = s.dtype, s.tokens * s.heads * s.config.head_dim
     share = s.kv_heads / s.heads
     copy = streaming("copy", "rotary.value.repeat", values, reads=share, dtype=dtype) if share < 1 else None
     return (
@@ -184,7 +183,7 @@ def _rotary(s: Shard) -> tuple[Launch, ...]:
 
 def _rotary_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_rotary`: sums over the heads that share keys and values."""
-    dtype, values = s.implementation.dtype, s.tokens * s.heads * s.config.head_dim
+    dtype, values = s.dtype, s.tokens * s.heads * s.config.head_dim
     share = s.kv_heads / s.heads
     sums = ("key.sine", "value") if share < 1 else ()
     return (
@@ -197,7 +196,7 @@ def _rotary_backward(s: Shard) -> tuple[Launch, ...]:
 def _rotated(name: str, values: float, cycles: float, reads: float, s: Shard) -> tuple[Launch, ...]:
     if not (s.config.rotary and s.implementation.rotary):
         return ()
-    return (issued("unary", name, values, cycles * values, activity=1.0, reads=reads, dtype=s.implementation.dtype),)
+    return (issued("unary", name, values, cycles * values, activity=1.0, reads=reads, dtype=s.dtype),)
 
 
 def _head_norms(s: Shard) -> tuple[Launch, ...]:
@@ -205,7 +204,7 @@ def _head_norms(s: Shard) -> tuple[Launch, ...]:
     if not s.config.qk_norm:
         return ()
     heads = (("query", s.heads), ("key", s.kv_heads))
-    width, dtype = s.config.head_dim, s.implementation.dtype
+    width, dtype = s.config.head_dim, s.dtype
     return tuple(streaming("unary", f"{part}_norm", s.tokens * count * width, dtype=dtype) for part, count in heads)
 
 
@@ -214,7 +213,7 @@ def _head_norms_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     if not s.config.qk_norm:
         return ()
     launches: list[Launch] = []
-    width, dtype = s.config.head_dim, s.implementation.dtype
+    width, dtype = s.config.head_dim, s.dtype
     for part, count in (("key", s.kv_heads), ("query", s.heads)):
         weight = f"{part}_norm.weight"
         one = streaming("mul", f"{part}_norm.grad", s.tokens * count * width, reads=2, dtype=dtype)

@@ -13,7 +13,7 @@ from joulecast.model.transformer import eager_layer as eager
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, mixer and residual addition."""
-    m, hidden = delta_net.mixer_of(s), s.config.hidden
+    m, hidden = delta_net.mixer_of(s), s.hidden
     products = (autocast_linear.forward(name, s, width, hidden) for name, width in m.products)
     return (
         *pytorch_norm.block_forward("norm1", s),
@@ -27,7 +27,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the layer's input gradient."""
-    m, hidden = delta_net.mixer_of(s), s.config.hidden
+    m, hidden = delta_net.mixer_of(s), s.hidden
     return (
         *pytorch_norm.branch_backward("norm1", s, accumulate),
         *autocast_linear.backward("out_proj", s, hidden, m.values, False, accumulate, wide=False),
@@ -41,7 +41,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of the projections, the last first, and the sums of their inputs' gradients."""
     launches: list[Launch] = []
     for number, (name, width) in enumerate(reversed(delta_net.mixer_of(s).products)):
-        launches += autocast_linear.backward(name, s, width, s.config.hidden, False, accumulate)
+        launches += autocast_linear.backward(name, s, width, s.hidden, False, accumulate)
         if number:
             launches.append(eager.residual_addition(f"{name}.grad.branches", s))
     return tuple(launches)

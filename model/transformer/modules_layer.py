@@ -125,7 +125,7 @@ def _attention_forward(s: Shard) -> tuple[Launch, ...]:
 
 def _attention_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_attention_forward`."""
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     parts = (widened(f"attention.{part}.grad.widen", values, dtype) for part, values in _rounded_for_attention(s))
     return (*masked_attention.backward(s), *parts, *masked_attention.summed(s.between))
 
@@ -171,7 +171,7 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _projections_forward(s: Shard) -> tuple[Launch, ...]:
     """Products in front of attention, and norms of queries and keys: of heads behind them, of all heads among them."""
-    hidden, bias, launches = s.config.hidden, s.config.qkv_bias, list[Launch]()
+    hidden, bias, launches = s.hidden, s.config.qkv_bias, list[Launch]()
     parts = ("query", "key")
     norms = {} if not s.config.qk_norm_whole else {part: head_norm_forward(s.between, part) for part in parts}
     for name, width in projections(s):
@@ -197,7 +197,7 @@ def first_products(s: Shard) -> tuple[tuple[str, int], ...]:
 
 def linears(s: Shard) -> tuple[tuple[str, int, int], ...]:
     """All products of a layer without experts: name, width of the result and of the input."""
-    hidden = s.config.hidden
+    hidden = s.hidden
     attention, mlp = (((name, width, hidden) for name, width in of(s)) for of in (projections, first_products))
     return (*attention, ("output", hidden, s.attention_width), *mlp, ("down", hidden, s.ffn))
 
@@ -235,7 +235,7 @@ def head_norm_backward(s: Shard, accumulate: bool, only: str = "") -> tuple[Laun
         if part.startswith(only):
             name, done = f"{part}_norm", "" if accumulate else f"{part}_norm.weight"
             launches += undone(name, s, rows, columns, done)
-            launches += eager.accumulation(f"{name}.weight", columns, s.implementation.dtype, accumulate)
+            launches += eager.accumulation(f"{name}.weight", columns, s.dtype, accumulate)
     return tuple(launches)
 
 
@@ -243,12 +243,12 @@ def residual_addition(name: str, s: Shard) -> Launch:
     """Addition of a block's result; to a wider stream value by value."""
     if not s.implementation.autocast:
         return eager.residual_addition(name, s)
-    return modules_activation.added(name, s.norm_tokens * s.config.hidden, s.implementation.dtype, "fp32")
+    return modules_activation.added(name, s.stream_values, s.dtype, "fp32")
 
 
 def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of a block's result, rounded from a wider stream's."""
-    return (rounded(f"{name}.grad.round", s.norm_tokens * s.config.hidden),) if s.implementation.autocast else ()
+    return (rounded(f"{name}.grad.round", s.stream_values),) if s.implementation.autocast else ()
 
 
 def _torchtitan(s: Shard) -> bool:
@@ -257,7 +257,7 @@ def _torchtitan(s: Shard) -> bool:
 
 def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
-    hidden, bias, products = s.config.hidden, s.config.mlp_bias, first_products(s)
+    hidden, bias, products = s.hidden, s.config.mlp_bias, first_products(s)
     if len(products) == 1:
         return (*autocast_linear.forward("up", s, s.up_width, hidden, bias), *modules_activation.forward(s.between))
     return (
@@ -269,7 +269,7 @@ def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    hidden, bias = s.config.hidden, s.config.mlp_bias
+    hidden, bias = s.hidden, s.config.mlp_bias
     if len(first_products(s)) == 1:
         return (
             *modules_activation.backward(s.between),
@@ -289,7 +289,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
     transformers has queries and keys heads first, from which a copy turns back.
     """
-    hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
+    hidden, bias, products = s.hidden, s.config.qkv_bias, projections(s)
     if len(products) == 1:
         ahead = _sliced(s.between) if sliced(s) and not _torchtitan(s) else _joined(s.between)
         return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
@@ -314,7 +314,7 @@ def sliced(s: Shard) -> bool:
 
 def _sliced(s: Shard) -> tuple[Launch, ...]:
     """Gradients of queries, keys and values, each put among zeros of their joint product, and the sums of these."""
-    dtype, whole, launches = s.implementation.dtype, s.tokens * s.qkv_width, list[Launch]()
+    dtype, whole, launches = s.dtype, s.tokens * s.qkv_width, list[Launch]()
     keys = s.tokens * s.kv_heads * s.config.head_dim
     if s.config.sliced_projections:
         launches += (*transformers_rotary.turned("key", s), *transformers_rotary.turned("query", s))
@@ -335,10 +335,10 @@ def _joined(s: Shard) -> tuple[Launch, ...]:
 
 def joined(s: Shard) -> Launch:
     """Gradients of queries, keys and values copied into that of their joint product."""
-    return streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype)
+    return streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype)
 
 
 def _branches(name: str, s: Shard) -> Launch:
     """Sum of two products' input gradients."""
-    elements, dtype = s.tokens * s.config.hidden, s.stream.implementation.dtype
+    elements, dtype = s.tokens * s.hidden, s.stream.dtype
     return streaming("add", f"{name}.grad.branches", elements, reads=2, dtype=dtype)

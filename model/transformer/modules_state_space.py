@@ -16,7 +16,7 @@ from joulecast.model.transformer.row_operators import rounded
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, mixer and residual addition."""
-    m, hidden = state_space.mixer_of(s), s.config.hidden
+    m, hidden = state_space.mixer_of(s), s.hidden
     return (
         *pytorch_norm.block_forward("norm1", s),
         *autocast_linear.forward("in_proj", s, m.projected, hidden),
@@ -30,7 +30,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the layer's input gradient."""
-    m, hidden = state_space.mixer_of(s), s.config.hidden
+    m, hidden = state_space.mixer_of(s), s.hidden
     return (
         *pytorch_norm.branch_backward("norm1", s, accumulate),
         *autocast_linear.backward("out_proj", s, hidden, m.inner, m.projection_bias, accumulate, wide=False),
@@ -48,5 +48,5 @@ def _parameters(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     for name, size in state_space.scalars(s).items():
         done = "" if accumulate else name
         launches.append(rounded(f"{name}.grad.round", size, completes=done))
-        launches += eager.accumulation(name, size, s.implementation.dtype, accumulate)
+        launches += eager.accumulation(name, size, s.dtype, accumulate)
     return tuple(launches)

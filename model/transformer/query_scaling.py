@@ -17,4 +17,4 @@ def scaled(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
     pattern = "unary" if s.implementation.framework == "megatron" else "strided_unary"
     width = s.config.head_dim if s.config.latent is None else s.config.latent.key_dim
     values = s.tokens * s.heads * width
-    return (streaming(pattern, f"query.scale{suffix}", values, dtype=s.implementation.dtype),)
+    return (streaming(pattern, f"query.scale{suffix}", values, dtype=s.dtype),)

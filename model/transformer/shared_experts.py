@@ -19,7 +19,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """The MLP and its gate; nothing without shared experts."""
     if not s.ffn:
         return ()
-    hidden = s.config.hidden
+    hidden = s.hidden
     return (
         *eager.enter_forward("shared_up", s),
         *float8_linear.forward("shared_up", s, s.up_width, hidden),
@@ -34,7 +34,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to which that of the routed experts' input is added."""
     if not s.ffn:
         return ()
-    hidden = s.config.hidden
+    hidden = s.hidden
     return (
         *_gate_backward(s, accumulate),
         *eager.leave_backward("shared_down", s),
@@ -50,9 +50,9 @@ def _gate_forward(s: Shard) -> tuple[Launch, ...]:
     """Each token's number, from a product with one column, and the MLP's result times it."""
     if not experts_of(s).shared_gate:
         return ()
-    values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+    values, dtype = s.stream_values, s.dtype
     return (
-        streaming("reduce", "shared.gate.score", values, writes=1.0 / s.config.hidden, dtype=dtype),
+        streaming("reduce", "shared.gate.score", values, writes=1.0 / s.hidden, dtype=dtype),
         streaming("unary", "shared.gate.sigmoid", s.norm_tokens, dtype=dtype),
         streaming("mul", "shared.gate", values, reads=2, dtype=dtype),
     )
@@ -62,7 +62,7 @@ def _gate_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of the result, of the tokens' numbers and of the column that makes them."""
     if not experts_of(s).shared_gate:
         return ()
-    hidden, dtype, weight = s.config.hidden, s.implementation.dtype, "shared_gate.weight"
+    hidden, dtype, weight = s.hidden, s.dtype, "shared_gate.weight"
     values, done = s.norm_tokens * hidden, "" if accumulate else weight
     return (
         streaming("mul", "shared.gate.grad", values, reads=2, dtype=dtype),

@@ -41,7 +41,7 @@ def kernel(name: str, s: Shard, *, gated: bool = False, again: bool = False) -> 
     """One kernel of a scan."""
     m = mixer_of(s)
     sizes = m.heads, m.head_dim, m.groups, m.state, m.chunk
-    operator = Scan(name, s.batch, s.sequence, *sizes, gated=gated, dtype=s.implementation.dtype)
+    operator = Scan(name, s.batch, s.sequence, *sizes, gated=gated, dtype=s.dtype)
     return Launch(replace(operator, name=f"scan.{name}{'.again' if again else ''}"))
 
 
@@ -150,7 +150,7 @@ def transient_bytes(s: Shard) -> float:
     m = s.state_space
     if m is None:
         return 0.0
-    size, chunk = float(DTYPE_BYTES[s.implementation.dtype]), min(m.chunk, s.sequence)
+    size, chunk = s.value_bytes, min(m.chunk, s.sequence)
     states = s.tokens / chunk * m.inner * m.state
     tensors = size * s.tokens * (2 * m.channels + m.projected + m.inner)
     return tensors + (8.0 + 2.0 * size) * states + 4.0 * s.tokens * m.groups * chunk

@@ -51,7 +51,7 @@ def parted(s: Shard) -> bool:
 
 def wide_table(s: Shard) -> bool:
     """Whether the table is in fp32: under autocast, and where the model's code leaves it so."""
-    return s.implementation.autocast or (s.config.wide_rotary and s.implementation.dtype != "fp32")
+    return s.implementation.autocast or (s.config.wide_rotary and s.dtype != "fp32")
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -87,7 +87,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         return _paired_backward(s)
     if s.config.half_rotary and not wide_table(s):
         return _halves(s, ".grad", _HALVES_BACKWARD)
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     parts = _parts(s) if wide_table(s) else ()
     launches = [widened(f"rotary.{part}.grad.widen", whole, dtype) for part, whole in parts]
     for part, whole in reversed(_parts(s)):
@@ -134,7 +134,7 @@ def _halves(s: Shard, suffix: str, steps: tuple[tuple[str, Cycles, float], ...])
 
 def _parted(name: str, whole: float, values: float, s: Shard) -> tuple[Launch, ...]:
     """Gradients of a head's rotated and other part, each put among zeros, and their sum."""
-    dtype, parts = s.implementation.dtype, (("turned", values), ("pass", whole - values))
+    dtype, parts = s.dtype, (("turned", values), ("pass", whole - values))
     if values == whole:  # the other part is empty, and put among zeros and added all the same
         empty = streaming("fill", f"{name}.pass.fill", whole, reads=0, dtype=dtype)
         return (empty, streaming("add", f"{name}.parts", whole, reads=2, dtype=dtype))
@@ -170,7 +170,7 @@ def _mixed(s: Shard) -> tuple[Launch, ...]:
 
 def _paired(s: Shard) -> tuple[Launch, ...]:
     """Rotation of values next to each other in fp32, and queries and keys rounded for attention: Cohere's."""
-    launches = [widened(f"rotary.{part}.widen", whole, s.implementation.dtype) for part, whole in _parts(s)]
+    launches = [widened(f"rotary.{part}.widen", whole, s.dtype) for part, whole in _parts(s)]
     for part, whole in _parts(s):
         name = f"rotary.{part}"
         launches += [
@@ -185,7 +185,7 @@ def _paired(s: Shard) -> tuple[Launch, ...]:
 
 def _paired_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_paired`: of every second value each half is put among zeros."""
-    launches = [widened(f"rotary.{part}.grad.widen", whole, s.implementation.dtype) for part, whole in _parts(s)]
+    launches = [widened(f"rotary.{part}.grad.widen", whole, s.dtype) for part, whole in _parts(s)]
     for part, whole in reversed(_parts(s)):
         name = f"rotary.{part}.grad"
         launches += [
@@ -237,10 +237,10 @@ def joined_heads(values: float, s: Shard) -> tuple[Launch, ...]:
 
 def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
     """Copy of values from heads first to tokens first."""
-    return one_by_one("unary", name, values, TURN, activity=BUSY, dtype=dtype or s.implementation.dtype)
+    return one_by_one("unary", name, values, TURN, activity=BUSY, dtype=dtype or s.dtype)
 
 
 def _paced(name: str, values: float, cycles: Cycles, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     each = cycles if isinstance(cycles, float) else cycles[s.batch == 1]
     return one_by_one("unary", name, values, each, activity=BUSY, reads=reads, writes=writes, dtype=dtype)

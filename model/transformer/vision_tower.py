@@ -97,7 +97,7 @@ def projector_sizes(vision: Vision) -> dict[str, int]:
 
 def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     """From pixels to the first layer's input."""
-    hidden, dtype, values = s.config.hidden, s.implementation.dtype, s.tokens * s.config.hidden
+    hidden, dtype, values = s.hidden, s.dtype, s.tokens * s.hidden
     launches = [rounded("patches.pixels.round", s.tokens * vision.patch_values)]
     launches += autocast_linear.forward("patches", s, hidden, vision.patch_values, vision.patch_bias, wide=False)
     if vision.interpolated:
@@ -118,7 +118,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
 
 def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of the first layers' weights; pixels take none."""
-    hidden, dtype, values = s.config.hidden, s.implementation.dtype, s.tokens * s.config.hidden
+    hidden, dtype, values = s.hidden, s.dtype, s.tokens * s.hidden
     launches: list[Launch] = []
     if vision.norm_before:
         kernels, sums = pytorch_norm.backward("patches.norm", s, accumulate)
@@ -151,7 +151,7 @@ def layer_called(launches: Iterable[Launch], vision: Vision, images: Images, s: 
 
 def _one_by_one(launches: Iterable[Launch], images: Images, s: Shard) -> Iterator[Launch]:
     """Attention of one image or window after the other, and what joins their results."""
-    values, dtype = s.tokens * s.attention_width, s.implementation.dtype
+    values, dtype = s.tokens * s.attention_width, s.dtype
     for one in launches:
         if not isinstance(one.operator, Attention):
             yield one
@@ -168,7 +168,7 @@ def _one_by_one(launches: Iterable[Launch], images: Images, s: Shard) -> Iterato
 
 def _turned(launches: Iterable[Launch], s: Shard) -> Iterator[Launch]:
     """Additions to a stream whose values lie far apart, and copies of it for norms and their gradients."""
-    values, dtype = s.tokens * s.config.hidden, s.implementation.dtype
+    values, dtype = s.tokens * s.hidden, s.dtype
     norms = tuple(f"{norm}{way}" for norm in s.config.norms for way in ("", ".grad"))
     for one in launches:
         name = one.operator.name
@@ -208,7 +208,7 @@ def projected_backward(
 
 def _put(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ...]:
     """Rows put in the places of tokens; those of further projectors added to the stream behind a layer each."""
-    dtype, size, values = s.implementation.dtype, 2.0, float(tokens * hidden)
+    dtype, size, values = s.dtype, 2.0, float(tokens * hidden)
     rows = _projected(vision, s).tokens
     first = (
         streaming("unary", "images.clone", values, dtype=dtype),
@@ -225,7 +225,7 @@ def _put(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ..
 
 def _taken(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ...]:
     """Gradients of rows among those of all tokens, which take none from there."""
-    dtype, values = s.implementation.dtype, float(tokens * hidden)
+    dtype, values = s.dtype, float(tokens * hidden)
     first = (
         streaming("unary", "images.grad.fill", values, reads=1.5, dtype=dtype),
         streaming("unary", "images.grad.take", values, reads=SCATTERED / 2.0, writes=0.5, dtype=dtype),
@@ -251,26 +251,24 @@ def _projector_forward(vision: Vision, s: Shard, index: int) -> tuple[Launch, ..
     of, name, rows = vision.projector, _name(index), _projected(vision, s)
     launches: list[Launch] = []
     if of.pooled:
-        values = s.tokens * s.config.hidden
-        launches.append(streaming("copy", f"{name}.turn", values, dtype=s.implementation.dtype))
-        launches.append(
-            streaming("reduce", f"{name}.pool", values, writes=vision.merge**-2, dtype=s.implementation.dtype)
-        )
+        values = s.tokens * s.hidden
+        launches.append(streaming("copy", f"{name}.turn", values, dtype=s.dtype))
+        launches.append(streaming("reduce", f"{name}.pool", values, writes=vision.merge**-2, dtype=s.dtype))
     if of.norm:
         launches += pytorch_norm.forward(f"{name}.norm", _normed(vision, s))
     for product, outputs, inputs in of.products:
         wide = product == "join"
         launches += autocast_linear.forward(f"{name}.{product}", rows, outputs, inputs, of.bias, wide=wide)
         if product == "join":
-            launches.append(streaming("gelu", f"{name}.gelu", rows.tokens * outputs, dtype=s.implementation.dtype))
+            launches.append(streaming("gelu", f"{name}.gelu", rows.tokens * outputs, dtype=s.dtype))
     if vision.window:
         values = rows.tokens * of.outputs
-        launches.append(streaming("embedding", f"{name}.order", values, dtype=s.implementation.dtype, rows=rows.tokens))
+        launches.append(streaming("embedding", f"{name}.order", values, dtype=s.dtype, rows=rows.tokens))
     return tuple(launches)
 
 
 def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, accumulate: bool) -> tuple[Launch, ...]:
-    of, name, rows, dtype = vision.projector, _name(index), _projected(vision, s), s.implementation.dtype
+    of, name, rows, dtype = vision.projector, _name(index), _projected(vision, s), s.dtype
     launches: list[Launch] = []
     first = of.products[0][0]
     for product, outputs, inputs in reversed(of.products):
@@ -286,7 +284,7 @@ def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, ac
         kernels, sums = pytorch_norm.backward(f"{name}.norm", _normed(vision, s), accumulate)
         launches += (*kernels, *sums)
     if of.pooled and images.trains_tower:
-        values = s.tokens * s.config.hidden
+        values = s.tokens * s.hidden
         launches.append(streaming("unary", f"{name}.pool.grad", values, reads=vision.merge**-2, dtype=dtype))
         launches.append(streaming("copy", f"{name}.grad.turn", values, dtype=dtype))
     return tuple(launches) if images.trains_projector else frozen.without_weight_gradients(launches)
