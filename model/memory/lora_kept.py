@@ -11,7 +11,7 @@ from __future__ import annotations
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.lora import Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import modules_layer
+from joulecast.model.transformer import linear
 
 
 def shares_inputs(s: Shard, lora: Lora) -> bool:
@@ -21,8 +21,8 @@ def shares_inputs(s: Shard, lora: Lora) -> bool:
 
 def normed_inputs(s: Shard, lora: Lora) -> int:
     """Results of a layer's norms that are kept: those that adapters share."""
-    groups = [[name for name, _ in of(s)] for of in (modules_layer.projections, modules_layer.first_products)]
-    shared = sum(bool(set(group) & set(lora.targets)) for group in groups)
+    groups = (linear.projections(s), linear.first_products(s))
+    shared = sum(any(one.name in lora.targets for one in group) for group in groups)
     return min(shared, s.config.block_inputs) if shares_inputs(s, lora) else 0
 
 
@@ -39,10 +39,11 @@ def adapter_bytes(s: Shard, lora: Lora) -> float:
     narrow = own if lora.dropout or not lora.prepared else 0.0  # what attention gives is narrow as it is
     rounded = size if s.implementation.casts_adapters else 0.0
     kept = 0.0
-    for name, outputs, inputs in modules_layer.linears(s):
-        if name in lora.targets:
-            each = narrow if name == "output" else own
-            kept += s.tokens * (each * inputs + size * lora.rank) + rounded * sum(lora.elements(outputs, inputs))
+    for one in linear.linears(s):
+        if one.name in lora.targets:
+            each = narrow if one.name == "output" else own
+            kept += s.tokens * (each * one.inputs + size * lora.rank)
+            kept += rounded * sum(lora.elements(one.outputs, one.inputs))
     return kept
 
 

@@ -26,12 +26,12 @@ from joulecast.model.transformer import (
     gated_attention,
     liger_kernels,
     liger_loss,
+    linear,
     masked_attention,
     math_attention,
     modules_activation,
     modules_compiled,
     modules_experts,
-    modules_layer,
     modules_shared,
     pytorch_norm,
     state_space,
@@ -60,7 +60,7 @@ def layer_bytes(s: Shard) -> float:
     if lora is not None:
         copies = lora_kept.normed_inputs(s, lora)
     elif s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
-        copies = len(modules_layer.projections(s)) + len(modules_layer.first_products(s))
+        copies = len(linear.projections(s)) + len(linear.first_products(s))
     read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if _cast_anew(s) else size
     norms = hidden * (_norm_inputs(s) * s.norm_tokens + copies * read * s.tokens)
     widths = s.tokens * size * _attention_width(s) + mlp_bytes(s)
@@ -166,7 +166,7 @@ def _read_by_attention(s: Shard) -> int:
     if math_attention.applies(s):  # which keeps copies of queries, keys and values alone
         return s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
-    joint = len(modules_layer.projections(s)) == 1
+    joint = len(linear.projections(s)) == 1
     if written or whole_graph(s) or masked_attention.masked(s):
         # Where values are a slice of the joint product, all of it is kept with them.
         slices = s.config.sliced_projections or (joint and rotated > 0)

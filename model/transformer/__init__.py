@@ -26,8 +26,9 @@ What several of them call:
   PyTorch's kernels that take them there, ``biased_experts`` for clamps and biases in Megatron, ``latent_experts`` for
   projections around them; ``unfused_router`` for scores in Megatron, ``hybrid_exchange`` for what HybridEP sends beside
   tokens.
-- Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``
-  for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer bits until the backward.
+- Products: ``linear`` for their sizes and biases; ``pipelined_products`` for communication beside them, by PyTorch in
+  ``async_tensor``; ``narrow_kernels`` for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer
+  bits until the backward.
 - Images: ``vision_tower``, what stands around layers over their patches.
 - The ends of the stack: ``head`` with the embedding, ``loss``, ``log_probabilities`` for losses on pairs of sequences
   and of logits in tiles, ``divergence`` from a teacher's, ``value_head`` of a reward model, ``softcap`` of logits, and

@@ -23,6 +23,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Scan
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import transformers_attention, transformers_rotary, unfused_norm
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.modules_activation import SILU, SILU_GRADIENT
 from joulecast.model.transformer.row_operators import MIXED, rounded, widened
 
@@ -39,6 +40,12 @@ def mixer_of(s: Shard) -> DeltaNet:
     if s.delta_net is None:
         raise TypeError("a layer without linear attention")
     return s.delta_net
+
+
+def projections(s: Shard) -> tuple[Linear, ...]:
+    """The products in front of the rule, and the last behind it."""
+    m = mixer_of(s)
+    return (*(Linear(name, width, s.hidden) for name, width in m.products), Linear("out_proj", s.hidden, m.values))
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -83,7 +90,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         streaming("cat", "delta.conv.grad.cat", s.tokens * m.channels, dtype=dtype),
         kernel("conv_backward", s),
         *_cut_out_backward(s),
-        *_parameters(s, accumulate),
+        *eager.small_gradients(scalars(s), s.dtype, accumulate),
     )
 
 
@@ -208,16 +215,6 @@ def scalars(s: Shard) -> dict[str, int]:
     """Parameters between the projections but the norm's: names and sizes."""
     m = mixer_of(s)
     return {"conv.weight": m.channels * m.conv, "step.bias": m.value_heads, "decay": m.value_heads}
-
-
-def _parameters(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    """Gradients of these, summed in fp32: rounded, and added where there are earlier ones."""
-    launches: list[Launch] = []
-    for name, size in scalars(s).items():
-        done = "" if accumulate else name
-        launches.append(rounded(f"{name}.grad.round", size, completes=done))
-        launches += eager.accumulation(name, size, s.dtype, accumulate)
-    return tuple(launches)
 
 
 def kept_bytes(s: Shard) -> float:

@@ -8,40 +8,42 @@ the residual stream are added, and each parameter's gradient is added to the one
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from joulecast.model.framework.launches import Launch, collective, column_sums, norm_gradients, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention, float8_linear, query_scaling
+from joulecast.model.transformer import core_attention, float8_linear, linear, query_scaling
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
+from joulecast.model.transformer.row_operators import rounded
 
 
 def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, attention block and residual addition."""
-    config = s.config
-    launches = [
+    return (
         *block_norm_forward("norm1", s),
         *enter_forward("qkv", s),
-        *float8_linear.forward("qkv", s, s.qkv_width, config.hidden),
+        *float8_linear.forward(linear.qkv(s), s),
         *head_norm_forward(s),
         *rotary_forward(s),
         *query_scaling.scaled(s),
         *core_attention.core_attention(s, "forward"),
-        *float8_linear.forward("output", s, config.hidden, s.attention_width),
+        *float8_linear.forward(linear.output(s), s),
         *leave_forward("output", s),
         *branch_norm_forward("norm1", s),
         residual_addition("residual1", s),
-    ]
-    return tuple(launches)
+    )
 
 
 def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
-    config = s.config
     return (
         *block_norm_forward("norm2", s),
         *enter_forward("up", s),
-        *float8_linear.forward("up", s, s.up_width, config.hidden),
+        *float8_linear.forward(linear.up(s), s),
         *activation_forward(s),
-        *float8_linear.forward("down", s, config.hidden, s.ffn),
+        *float8_linear.forward(linear.down(s), s),
         *leave_forward("down", s),
         *branch_norm_forward("norm2", s),
         residual_addition("residual2", s),
@@ -50,31 +52,29 @@ def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
 
 def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient after the second residual addition to the one before the second norm."""
-    config = s.config
     return (
         *branch_norm_backward("norm2", s, accumulate),
         *leave_backward("down", s),
-        *linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *linear_backward(linear.down(s), s, accumulate),
         *activation_backward(s),
-        *linear_backward("up", s, s.up_width, config.hidden, config.mlp_bias, accumulate),
+        *linear_backward(linear.up(s), s, accumulate),
         *norm_half_backward("norm2", "up", s, accumulate),
     )
 
 
 def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient after the first residual addition to the layer's input gradient."""
-    config = s.config
     return (
         *branch_norm_backward("norm1", s, accumulate),
         *leave_backward("output", s),
-        *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *linear_backward(linear.output(s), s, accumulate),
         *core_attention.backward(s),
         *sinks_backward(s, accumulate),
         *query_scaling.scaled(s, ".grad"),
         *rotary_backward(s),
         *head_norm_backward(s, accumulate),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype),
-        *linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
+        *linear_backward(linear.qkv(s), s, accumulate),
         *norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
 
@@ -125,9 +125,8 @@ def sinks_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of the heads' learned scores, sums over the softmax's statistics; nothing without them."""
     if not s.config.attention_sinks:
         return ()
-    rows, done = s.tokens, "" if accumulate else "sinks"
-    total = streaming("reduce", "sinks.grad", rows * s.heads, writes=1 / rows, dtype="fp32", completes=done)
-    return (total, *accumulation("sinks", s.heads, s.dtype, accumulate))
+    total = streaming("reduce", "sinks.grad", s.tokens * s.heads, writes=1 / s.tokens, dtype="fp32")
+    return gradient_of("sinks", total, s.heads, s.dtype, accumulate)
 
 
 def norm_forward(name: str, s: Shard) -> Launch:
@@ -207,23 +206,37 @@ def activation_backward(s: Shard) -> tuple[Launch, ...]:
     return (streaming(pattern, f"activation.{kind}.grad", elements, reads=2, dtype=dtype),)
 
 
-def linear_backward(
-    name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool, *, shared: bool = False
-) -> tuple[Launch, ...]:
+def linear_backward(layer: Linear, s: Shard, accumulate: bool, *, shared: bool = False) -> tuple[Launch, ...]:
     """Weight and input gradient of a linear layer, bias sum and accumulation; FP8 of its input may be ``shared``.
 
     Without a bias autograd takes the weight's gradient first, with one the input's, and in FP8 always the input's.
     """
-    dtype, weight = s.dtype, f"{name}.weight"
-    products = float8_linear.backward(name, s, outputs, inputs, "" if accumulate else weight, shared=shared)
-    if not bias:
-        return (*products, *accumulation(weight, outputs * inputs, dtype, accumulate))
-    done = "" if accumulate else f"{name}.bias"
+    weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
+    products = float8_linear.backward(layer, s, "" if accumulate else weight, shared=shared)
+    added = accumulation(weight, layer.weights, s.dtype, accumulate)
+    if not layer.bias:
+        return (*products, *added)
+    total = column_sums(f"{bias}.grad", s.tokens, layer.outputs, s.dtype)
     return (
         *(products if s.implementation.narrow is not None else reversed(products)),
-        column_sums(f"{name}.bias.grad", s.tokens, outputs, dtype, done),
-        *accumulation(f"{name}.bias", outputs, dtype, accumulate),
-        *accumulation(weight, outputs * inputs, dtype, accumulate),
+        *gradient_of(bias, total, layer.outputs, s.dtype, accumulate),
+        *added,
+    )
+
+
+def gradient_of(parameter: str, made: Launch, elements: int, dtype: str, accumulate: bool) -> tuple[Launch, ...]:
+    """The launch that makes a parameter's gradient, and the addition to an earlier one, which then completes it."""
+    if not accumulate:
+        return (replace(made, completes=parameter),)
+    return (made, *accumulation(parameter, elements, dtype, accumulate))
+
+
+def small_gradients(sizes: Mapping[str, int], dtype: str, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradients of parameters of so few values that are summed in fp32: rounded, and added to earlier ones."""
+    return tuple(
+        launch
+        for name, size in sizes.items()
+        for launch in gradient_of(name, rounded(f"{name}.grad.round", size), size, dtype, accumulate)
     )
 
 

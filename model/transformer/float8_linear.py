@@ -45,6 +45,7 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Gemm
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import widened
 
 #: Cycles of an SM for a value: the greatest value, scaling by one number, a transposed copy of FP8 by PyTorch's own
@@ -58,41 +59,37 @@ ROW_READS = 1.5
 SCALARS = 6
 #: Products behind attention and behind the MLP's activation, whose sums are scattered over tensor-parallel ranks.
 ROW_PARALLEL = ("output", "down")
-#: Which of a model's biases the product of a name adds.
-BIASES = {
-    **dict.fromkeys(("qkv", "query", "key", "value"), "qkv_bias"),
-    "output": "output_bias",
-    **dict.fromkeys(("gate", "up", "down"), "mlp_bias"),
-}
+#: Products whose bias is added in their epilogue.
+IN_EPILOGUE = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
 #: Bytes of the greatest value of a tensor, which tensor-parallel ranks reduce.
 GREATEST_BYTES = 4.0
 
 
-def forward(name: str, s: Shard, outputs: int, inputs: int, *, shared: bool = False) -> tuple[Launch, ...]:
+def forward(layer: Linear, s: Shard, *, shared: bool = False) -> tuple[Launch, ...]:
     """A linear layer's product, with casts where it is in FP8: of its input unless one cast is ``shared``."""
-    run = s.implementation
+    name, outputs, inputs, run = layer.name, layer.outputs, layer.inputs, s.implementation
     if run.narrow is None:
         # Partial sums of tensor-parallel ranks get it afterwards.
         whole = run.tensor_parallel == 1 or name not in ROW_PARALLEL
-        bias = whole and name in BIASES and bool(getattr(s.config, BIASES[name]))
+        bias = whole and layer.bias and name in IN_EPILOGUE
         return (linear_forward(name, s.tokens, outputs, inputs, run.dtype, bias=bias),)
     wide = linear_forward(name, s.tokens, outputs, inputs, run.dtype)
     arrived = gathers(s) and name not in ROW_PARALLEL
     return (
         *(() if shared or arrived else _cast(f"{name}.input", s, s.tokens * inputs, run.narrow)),
-        *(() if run.gathers_narrow else _cast(f"{name}.weight", s, outputs * inputs, run.narrow)),
+        *(() if run.gathers_narrow else _cast(f"{name}.weight", s, layer.weights, run.narrow)),
         _narrow(wide, fast=True),
     )
 
 
-def backward(name: str, s: Shard, outputs: int, inputs: int, completes: str, *, shared: bool) -> tuple[Launch, ...]:
+def backward(layer: Linear, s: Shard, completes: str, *, shared: bool) -> tuple[Launch, ...]:
     """Gradients of the weight, then of the input; in FP8 the other way round, with their casts."""
-    run = s.implementation
+    name, outputs, inputs, run = layer.name, layer.outputs, layer.inputs, s.implementation
     dgrad = input_gradient(name, s.tokens, outputs, inputs, run.dtype)
     wgrad = weight_gradient(name, s.tokens, outputs, inputs, run.dtype, completes=completes)
     if run.narrow is None:
         return wgrad, dgrad
-    gradient, weight, values = s.tokens * outputs, outputs * inputs, s.tokens * inputs
+    gradient, weight, values = s.tokens * outputs, layer.weights, s.tokens * inputs
     if run.narrow.recipe == "rowwise":
         return (
             *_cast(f"{name}.grad", s, gradient, run.narrow),

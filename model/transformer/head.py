@@ -31,6 +31,7 @@ from joulecast.model.transformer import (
 )
 from joulecast.model.transformer import eager_layer as layer
 from joulecast.model.transformer import megatron_linear as linear
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
 
 #: Tokens up to which PyTorch scatters embedding gradients by one kernel without sorting the indices.
@@ -190,7 +191,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *pytorch_norm.forward("norm", s),
         *layer.enter_forward("head", s),
-        *autocast_linear.casts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s)),
+        *autocast_linear.casts(Linear("head", vocab, s.hidden), s, wide=not loss.whole_graph(s)),
         linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
         *_logits_scaled("logits.scale", s, vocab),
         *softcap.forward("logits", s.tokens * vocab, s.dtype, present=config.logit_softcap),
@@ -239,7 +240,7 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
         *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=dtype),) if padded(vocab, s) > vocab else ()),
         weight_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype, completes=first),
         input_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype),
-        *autocast_linear.uncasts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s), completes=last),
+        *autocast_linear.uncasts(Linear("head", vocab, s.hidden), s, wide=not loss.whole_graph(s), completes=last),
         *layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep),
         *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
         *kernels,

@@ -23,8 +23,6 @@ are as many (`validate/recorded/h100_sxm/train_qlora.jsonl`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from joulecast.model.framework.launches import (
     Launch,
     input_gradient,
@@ -37,7 +35,8 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.lora import WEIGHTS_TOGETHER, Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer.dropout import DRAWN
-from joulecast.model.transformer.eager_layer import accumulation
+from joulecast.model.transformer.eager_layer import gradient_of
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.modules_activation import added
 from joulecast.model.transformer.row_operators import rounded, widened
 
@@ -70,9 +69,9 @@ def written_out(name: str, s: Shard, weights: int) -> tuple[Launch, ...]:
     )
 
 
-def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tuple[Launch, ...]:
-    """What an adapter adds to the product ``name``; ``wide``: its input comes in fp32."""
-    lora = adapter(name, s)
+def forward(layer: Linear, s: Shard, *, wide: bool) -> tuple[Launch, ...]:
+    """What an adapter adds to a product; ``wide``: its input comes in fp32."""
+    name, outputs, inputs, lora = layer.name, layer.outputs, layer.inputs, adapter(layer.name, s)
     if lora is None:
         return ()
     dtype, values, casts = s.dtype, s.tokens * inputs, s.implementation.casts_adapters
@@ -94,11 +93,9 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
     )
 
 
-def backward(
-    name: str, s: Shard, outputs: int, inputs: int, accumulate: bool, *, wide: bool
-) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+def backward(layer: Linear, s: Shard, accumulate: bool, *, wide: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradients of :func:`forward`, and behind the frozen product's the sum of both inputs' gradients."""
-    lora = adapter(name, s)
+    name, outputs, inputs, lora = layer.name, layer.outputs, layer.inputs, adapter(layer.name, s)
     if lora is None:
         return (), ()
     dtype, values, casts = s.dtype, s.tokens * inputs, s.implementation.casts_adapters
@@ -123,11 +120,12 @@ def _weight_gradient(
     name: str, s: Shard, outputs: int, inputs: int, accumulate: bool, *, casts: bool
 ) -> tuple[Launch, ...]:
     """Gradient of A or B, widened where autocast rounded it, and its addition to an earlier one."""
-    dtype, weight = s.dtype, f"{name}.weight"
-    done = "" if accumulate else weight
-    product = weight_gradient(name, s.tokens, outputs, inputs, dtype, completes="" if casts else done)
-    wide = (replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=done),) if casts else ()
-    return (product, *wide, *accumulation(weight, outputs * inputs, "fp32" if casts else dtype, accumulate))
+    weight, weights = f"{name}.weight", outputs * inputs
+    product = weight_gradient(name, s.tokens, outputs, inputs, s.dtype)
+    if not casts:
+        return gradient_of(weight, product, weights, s.dtype, accumulate)
+    wide = widened(f"{name}.wgrad.widen", weights, s.dtype)
+    return (product, *gradient_of(weight, wide, weights, "fp32", accumulate))
 
 
 def _dropped(name: str, lora: Lora, values: int, dtype: str) -> tuple[Launch, ...]:

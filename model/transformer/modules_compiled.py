@@ -21,11 +21,13 @@ from joulecast.model.kernels.attention import GRAPH_MASK
 from joulecast.model.transformer import (
     autocast_linear,
     core_attention,
+    linear,
     masked_attention,
     modules_layer,
     torchtitan_rotary,
 )
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.linear import Linear
 
 #: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
 ROTATED, ROTATED_GRADIENT = 0.79, 1.15
@@ -35,21 +37,21 @@ PARTIAL_ROWS, PARTIAL = 512, 1.9
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
-    config, whole = s.config, compiled_whole(s)
+    whole = compiled_whole(s)
     return (
         _norm("norm1", s, reads=1 if whole else 0, writes=1 if whole else 0),
         *eager.enter_forward("qkv", s),
-        *_linears(modules_layer.projections(s), s),
+        *_linears(linear.projections(s), s),
         *_head_norms(s),
         *(_rotary(s) if whole else torchtitan_rotary.forward(s)),
         *attention(s, "forward"),
-        *_linear("output", s, config.hidden, s.attention_width),
+        *_linears((linear.output(s),), s),
         *eager.leave_forward("output", s),
         _norm("norm2", s, reads=1, writes=1 if whole else 0),
         *eager.enter_forward("up", s),
-        *_linears(modules_layer.first_products(s), s),
+        *_linears(linear.first_products(s), s),
         _activation(s),
-        *_linear("down", s, config.hidden, s.ffn),
+        *_linears((linear.down(s),), s),
         *eager.leave_forward("down", s),
         *(() if whole else (_residual(s),)),
     )
@@ -57,22 +59,21 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """Backward of a layer."""
-    config, whole = s.config, compiled_whole(s)
-    firsts, projections = modules_layer.first_products(s), modules_layer.projections(s)
+    whole, firsts, projections = compiled_whole(s), linear.first_products(s), linear.projections(s)
     return (
         *eager.leave_backward("down", s),
-        *_linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *_linears_backward((linear.down(s),), s, accumulate),
         _activation_backward(s),
-        *_linears_backward(firsts, s, config.mlp_bias, accumulate),
+        *_linears_backward(firsts, s, accumulate),
         *_norm_backward("norm2", "up", s, accumulate, branches=len(firsts)),
         *eager.leave_backward("output", s),
-        *_linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *_linears_backward((linear.output(s),), s, accumulate),
         *(attention(s, "forward") if s.implementation.recomputes("core_attn") else ()),
         *attention(s, "backward"),
         *(_rotary_backward(s) if whole else torchtitan_rotary.backward(s)),
         *_head_norms_backward(s, accumulate),
         *(() if len(projections) > 1 else (modules_layer.joined(s),)),
-        *_linears_backward(projections, s, config.qkv_bias, accumulate),
+        *_linears_backward(projections, s, accumulate),
         *_norm_backward("norm1", "qkv", s, accumulate, branches=len(projections)),
         *((eager.residual_addition("norm1.grad.leaf", s.stream),) if leaf_input else ()),
     )
@@ -110,24 +111,13 @@ def _wide(s: Shard) -> float:
     return s.stream.value_bytes / s.value_bytes
 
 
-def _linear(name: str, s: Shard, outputs: int, inputs: int, *, shared: bool = False) -> tuple[Launch, ...]:
-    """A product, whose input is rounded in the kernel that makes it; FP8 of it may be ``shared``."""
-    return autocast_linear.forward(name, s, outputs, inputs, wide=False, shared=shared)
-
-
-def _linears(products: tuple[tuple[str, int], ...], s: Shard) -> tuple[Launch, ...]:
-    """Products that share their input, of which a graph has one cast to FP8: the same expression is computed once."""
+def _linears(products: tuple[Linear, ...], s: Shard) -> tuple[Launch, ...]:
+    """Products of one input, which the kernel that makes it rounds; a graph computes its one cast to FP8 once."""
     return tuple(
         launch
-        for place, (name, width) in enumerate(products)
-        for launch in _linear(name, s, width, s.hidden, shared=place > 0)
+        for place, layer in enumerate(products)
+        for launch in autocast_linear.forward(layer, s, wide=False, shared=place > 0)
     )
-
-
-def _linear_backward(
-    name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool, *, shared: bool = False
-) -> tuple[Launch, ...]:
-    return autocast_linear.backward(name, s, outputs, inputs, bias, accumulate, wide=False, shared=shared)
 
 
 def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branches: int) -> tuple[Launch, ...]:
@@ -147,14 +137,12 @@ def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branc
     )
 
 
-def _linears_backward(
-    products: tuple[tuple[str, int], ...], s: Shard, bias: bool, accumulate: bool
-) -> tuple[Launch, ...]:
+def _linears_backward(products: tuple[Linear, ...], s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of products that share their input, the last first."""
     return tuple(
         launch
-        for place, (name, width) in enumerate(reversed(products))
-        for launch in _linear_backward(name, s, width, s.hidden, bias, accumulate, shared=place > 0)
+        for place, layer in enumerate(reversed(products))
+        for launch in autocast_linear.backward(layer, s, accumulate, wide=False, shared=place > 0)
     )
 
 

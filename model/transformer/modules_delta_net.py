@@ -5,21 +5,23 @@ Source: ``Qwen3NextDecoderLayer`` and ``Qwen3NextGatedDeltaNet`` of transformers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import autocast_linear, delta_net, pytorch_norm
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.linear import Linear
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, mixer and residual addition."""
-    m, hidden = delta_net.mixer_of(s), s.hidden
-    products = (autocast_linear.forward(name, s, width, hidden) for name, width in m.products)
+    *into, out_of = delta_net.projections(s)
     return (
         *pytorch_norm.block_forward("norm1", s),
-        *(one for product in products for one in product),
+        *(one for layer in into for one in autocast_linear.forward(layer, s)),
         *delta_net.forward(s),
-        *autocast_linear.forward("out_proj", s, hidden, m.values, wide=False),
+        *autocast_linear.forward(out_of, s, wide=False),
         *pytorch_norm.branch_forward("norm1", s),
         eager.residual_addition("residual1", s),
     )
@@ -27,21 +29,21 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the layer's input gradient."""
-    m, hidden = delta_net.mixer_of(s), s.hidden
+    *into, out_of = delta_net.projections(s)
     return (
         *pytorch_norm.branch_backward("norm1", s, accumulate),
-        *autocast_linear.backward("out_proj", s, hidden, m.values, False, accumulate, wide=False),
+        *autocast_linear.backward(out_of, s, accumulate, wide=False),
         *delta_net.backward(s, accumulate),
-        *_projections_backward(s, accumulate),
+        *_projections_backward(into, s, accumulate),
         *pytorch_norm.half_backward("norm1", "in_proj", s, accumulate, leaf_input=leaf_input),
     )
 
 
-def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+def _projections_backward(layers: Sequence[Linear], s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of the projections, the last first, and the sums of their inputs' gradients."""
     launches: list[Launch] = []
-    for number, (name, width) in enumerate(reversed(delta_net.mixer_of(s).products)):
-        launches += autocast_linear.backward(name, s, width, s.hidden, False, accumulate)
+    for number, layer in enumerate(reversed(layers)):
+        launches += autocast_linear.backward(layer, s, accumulate)
         if number:
-            launches.append(eager.residual_addition(f"{name}.grad.branches", s))
+            launches.append(eager.residual_addition(f"{layer.name}.grad.branches", s))
     return tuple(launches)

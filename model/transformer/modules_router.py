@@ -19,6 +19,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import masked_values, row_operators
 from joulecast.model.transformer.expert_rows import experts_of
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import rounded
 
 #: Operations on the chosen scores forward, and on their gradients; each reads about as much as it writes.
@@ -110,16 +111,17 @@ def _wide_product(s: Shard) -> tuple[Launch, ...]:
 
 def _wide_product_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     experts, hidden, tokens = experts_of(s), s.hidden, s.norm_tokens
-    wide = replace(s.in_fp32, tokens=tokens)
-    products = eager.linear_backward("router", wide, experts.count, hidden, False, accumulate)
+    products = eager.linear_backward(_router(s), replace(s.in_fp32, tokens=tokens), accumulate)
     sizes = (("weight", experts.count * hidden), ("tokens", tokens * hidden))
     return (*products, *(rounded(f"router.{name}.grad.round", n) for name, n in sizes))
 
 
 def _product_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    experts = experts_of(s)
-    shard = replace(s, tokens=s.norm_tokens)
-    return eager.linear_backward("router", shard, experts.count, s.hidden, experts.bias, accumulate)
+    return eager.linear_backward(_router(s), replace(s, tokens=s.norm_tokens), accumulate)
+
+
+def _router(s: Shard) -> Linear:
+    return Linear("router", experts_of(s).count, s.hidden, experts_of(s).bias)
 
 
 def _put(s: Shard, dtype: str) -> tuple[Launch, ...]:

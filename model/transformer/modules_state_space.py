@@ -11,18 +11,17 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import autocast_linear, pytorch_norm, state_space
 from joulecast.model.transformer import eager_layer as eager
-from joulecast.model.transformer.row_operators import rounded
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, mixer and residual addition."""
-    m, hidden = state_space.mixer_of(s), s.hidden
+    into, out_of = state_space.projections(s)
     return (
         *pytorch_norm.block_forward("norm1", s),
-        *autocast_linear.forward("in_proj", s, m.projected, hidden),
+        *autocast_linear.forward(into, s),
         *state_space.decays(s),
         *state_space.forward(s),
-        *autocast_linear.forward("out_proj", s, hidden, m.inner, wide=False),
+        *autocast_linear.forward(out_of, s, wide=False),
         *pytorch_norm.branch_forward("norm1", s),
         eager.residual_addition("residual1", s),
     )
@@ -30,23 +29,13 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the layer's input gradient."""
-    m, hidden = state_space.mixer_of(s), s.hidden
+    into, out_of = state_space.projections(s)
     return (
         *pytorch_norm.branch_backward("norm1", s, accumulate),
-        *autocast_linear.backward("out_proj", s, hidden, m.inner, m.projection_bias, accumulate, wide=False),
+        *autocast_linear.backward(out_of, s, accumulate, wide=False),
         *state_space.backward(s),
         *state_space.decays(s, ".grad"),
-        *_parameters(s, accumulate),
-        *autocast_linear.backward("in_proj", s, m.projected, hidden, m.projection_bias, accumulate),
+        *eager.small_gradients(state_space.scalars(s), s.dtype, accumulate),
+        *autocast_linear.backward(into, s, accumulate),
         *pytorch_norm.half_backward("norm1", "in_proj", s, accumulate, leaf_input=leaf_input),
     )
-
-
-def _parameters(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    """Gradients of small parameters, summed in fp32: rounded, and added where there are earlier ones."""
-    launches: list[Launch] = []
-    for name, size in state_space.scalars(s).items():
-        done = "" if accumulate else name
-        launches.append(rounded(f"{name}.grad.round", size, completes=done))
-        launches += eager.accumulation(name, size, s.dtype, accumulate)
-    return tuple(launches)

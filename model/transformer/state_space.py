@@ -20,6 +20,7 @@ from joulecast.model.architecture.state_space import StateSpace
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Scan
+from joulecast.model.transformer.linear import Linear
 
 #: Passes over a step of every head and token by PyTorch's own kernels in the backward: a copy of the steps, a sum over
 #: each chunk from its end (two turns and the sum), and two additions.
@@ -35,6 +36,15 @@ def mixer_of(s: Shard) -> StateSpace:
     if s.state_space is None:
         raise TypeError("a layer without a state space")
     return s.state_space
+
+
+def projections(s: Shard) -> tuple[Linear, Linear]:
+    """The products in front of the scan and behind it."""
+    m = mixer_of(s)
+    return (
+        Linear("in_proj", m.projected, s.hidden, m.projection_bias),
+        Linear("out_proj", s.hidden, m.inner, m.projection_bias),
+    )
 
 
 def kernel(name: str, s: Shard, *, gated: bool = False, again: bool = False) -> Launch:

@@ -27,6 +27,7 @@ from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import Attention
 from joulecast.model.transformer import attention_kernel, autocast_linear, frozen, pytorch_norm
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import rounded
 
 #: How names of the kernels and parameters of tower, projector and what is between them and the text model begin.
@@ -99,7 +100,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     """From pixels to the first layer's input."""
     hidden, dtype, values = s.hidden, s.dtype, s.tokens * s.hidden
     launches = [rounded("patches.pixels.round", s.tokens * vision.patch_values)]
-    launches += autocast_linear.forward("patches", s, hidden, vision.patch_values, vision.patch_bias, wide=False)
+    launches += autocast_linear.forward(_patches(vision, s), s, wide=False)
     if vision.interpolated:
         launches += [
             streaming("embedding", "patches.positions", 4 * values, dtype=dtype, rows=4 * s.tokens, columns=hidden),
@@ -128,15 +129,15 @@ def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Lau
         launches.append(order)
     if vision.positions:
         rows, whole = vision.positions + vision.class_token, 4.0 if vision.interpolated else 1.0
-        done = "" if accumulate else "positions.weight"
-        launches.append(
-            streaming("reduce", "positions.grad", whole * values, writes=rows / s.tokens, dtype=dtype, completes=done)
-        )
-        launches += eager.accumulation("positions.weight", rows * hidden, dtype, accumulate)
-    linear = autocast_linear.backward(
-        "patches", s, hidden, vision.patch_values, vision.patch_bias, accumulate, wide=False
-    )
-    return (*launches, *(one for one in linear if not one.operator.name.endswith(".dgrad")))
+        total = streaming("reduce", "positions.grad", whole * values, writes=rows / s.tokens, dtype=dtype)
+        launches += eager.gradient_of("positions.weight", total, rows * hidden, dtype, accumulate)
+    products = autocast_linear.backward(_patches(vision, s), s, accumulate, wide=False)
+    return (*launches, *(one for one in products if not one.operator.name.endswith(".dgrad")))
+
+
+def _patches(vision: Vision, s: Shard) -> Linear:
+    """The product of a patch's pixels."""
+    return Linear("patches", s.hidden, vision.patch_values, vision.patch_bias)
 
 
 def layer_called(launches: Iterable[Launch], vision: Vision, images: Images, s: Shard) -> Iterator[Launch]:
@@ -257,8 +258,8 @@ def _projector_forward(vision: Vision, s: Shard, index: int) -> tuple[Launch, ..
     if of.norm:
         launches += pytorch_norm.forward(f"{name}.norm", _normed(vision, s))
     for product, outputs, inputs in of.products:
-        wide = product == "join"
-        launches += autocast_linear.forward(f"{name}.{product}", rows, outputs, inputs, of.bias, wide=wide)
+        layer = Linear(f"{name}.{product}", outputs, inputs, of.bias)
+        launches += autocast_linear.forward(layer, rows, wide=product == "join")
         if product == "join":
             launches.append(streaming("gelu", f"{name}.gelu", rows.tokens * outputs, dtype=s.dtype))
     if vision.window:
@@ -272,11 +273,10 @@ def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, ac
     launches: list[Launch] = []
     first = of.products[0][0]
     for product, outputs, inputs in reversed(of.products):
-        linear = autocast_linear.backward(
-            f"{name}.{product}", rows, outputs, inputs, of.bias, accumulate, wide=product == "join"
-        )
+        layer = Linear(f"{name}.{product}", outputs, inputs, of.bias)
+        products = autocast_linear.backward(layer, rows, accumulate, wide=product == "join")
         stops = product == first and not of.norm and not images.trains_tower
-        launches += (one for one in linear if not (stops and one.operator.name.endswith(".dgrad")))
+        launches += (one for one in products if not (stops and one.operator.name.endswith(".dgrad")))
         if product != first:
             values = rows.tokens * inputs
             launches.append(streaming("gelu_backward", f"{name}.gelu.grad", values, reads=2, dtype=dtype))
