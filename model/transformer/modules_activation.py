@@ -139,39 +139,36 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """Between the products of an MLP without a gate, or with one that is joined to up."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_forward(s, joint=True)
-    if _bloom(s):
-        return _formula(s, BLOOM)
-    if quick(s):
-        return _formula(s, QUICK)
-    if formula(s) and wide_powers(s):
-        return _mixed(s, MIXED_FORMULA)
-    if squared(s):
-        return _mixed(s, MIXED_SQUARE)
-    return _formula(s, FORMULA) if formula(s) else eager.activation_forward(s)
+    steps = _steps(s)
+    return eager.activation_forward(s) if steps is None else steps[0]
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_backward(s, joint=True)
-    if _bloom(s):
-        return _formula(s, BLOOM_BACKWARD)
+    steps = _steps(s)
+    return eager.activation_backward(s) if steps is None else steps[1]
+
+
+def _steps(s: Shard) -> tuple[tuple[Launch, ...], tuple[Launch, ...]] | None:
+    """Forward and backward of an activation that is a kernel for each operation; ``None`` where it is one kernel."""
+    if s.config.own_code == "bloom" and s.implementation.modules == "transformers":
+        return _formula(s, BLOOM), _formula(s, BLOOM_BACKWARD)
     if quick(s):
-        return _formula(s, QUICK_BACKWARD)
-    if formula(s) and wide_powers(s):
-        return _mixed(s, MIXED_FORMULA_BACKWARD)
+        return _formula(s, QUICK), _formula(s, QUICK_BACKWARD)
     if squared(s):
-        return _mixed(s, MIXED_SQUARE_BACKWARD)
-    return _formula(s, FORMULA_BACKWARD) if formula(s) else eager.activation_backward(s)
+        return _mixed(s, MIXED_SQUARE), _mixed(s, MIXED_SQUARE_BACKWARD)
+    if not formula(s):
+        return None
+    if wide_powers(s):
+        return _mixed(s, MIXED_FORMULA), _mixed(s, MIXED_FORMULA_BACKWARD)
+    return _formula(s, FORMULA), _formula(s, FORMULA_BACKWARD)
 
 
 def quick(s: Shard) -> bool:
     """Whether the activation is CLIP's, of three operations."""
     return s.config.activation == "quick_gelu"
-
-
-def _bloom(s: Shard) -> bool:
-    return s.config.own_code == "bloom" and s.implementation.modules == "transformers"
 
 
 def _formula(s: Shard, steps: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]:
