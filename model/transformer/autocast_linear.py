@@ -3,8 +3,9 @@
     forward                weight and bias rounded, input rounded where it is wide         y  = x·Wᵀ + b
     backward               dW, db and dx of the products, each widened back where it was rounded
 
-A product's input is wide behind a norm, whose residual stream stays in the parameters' type, and behind GPT-2's
-``gelu_new``, whose power autocast takes in fp32. An input that three products share is rounded three times.
+A product's input is in fp32 behind a norm, whose residual stream stays in the parameters' type, and behind GPT-2's
+``gelu_new`` and a squared ReLU, whose power autocast takes so. An input that three products share is rounded three
+times.
 
 Layers in 4 bits beside parameters in fp32 cast themselves (``Linear4bit``), a bias too, and no weight: a wide input is
 rounded and the result widened, both gradients the other way round.
@@ -22,14 +23,14 @@ from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import rounded, widened
 
 
-def forward(layer: Linear, s: Shard, *, wide: bool = True, shared: bool = False) -> tuple[Launch, ...]:
+def forward(layer: Linear, s: Shard, *, wide: bool | None = None, shared: bool = False) -> tuple[Launch, ...]:
     """Product of a linear layer.
 
-    ``wide`` says whether its input comes in the parameters' type, ``shared`` whether FP8 of it is there already.
+    ``wide`` says whether its input comes in fp32, ``None`` as norms give it, ``shared`` whether FP8 of it is there.
     """
-    name = layer.name
+    name, wide = layer.name, _in_fp32(s, wide)
     product = float8_linear.forward(layer, s, shared=shared)
-    adapter = lora_linear.forward(layer, s, wide=wide and _gives_wide(s))
+    adapter = lora_linear.forward(layer, s, wide=wide)
     made = lora_linear.written_out(f"{name}.weight", s, layer.weights)
     rounds_bias = layer.bias and s.implementation.autocast and not s.implementation.compiled
     added = (rounded(f"{name}.bias.round", layer.outputs),) if rounds_bias else ()
@@ -41,17 +42,17 @@ def forward(layer: Linear, s: Shard, *, wide: bool = True, shared: bool = False)
 
 
 def backward(
-    layer: Linear, s: Shard, accumulate: bool, *, wide: bool = True, shared: bool = False
+    layer: Linear, s: Shard, accumulate: bool, *, wide: bool | None = None, shared: bool = False
 ) -> tuple[Launch, ...]:
     """Gradients of a linear layer, as :func:`joulecast.model.transformer.eager_layer.linear_backward` has them."""
-    name, outputs, in_fp32 = layer.name, layer.outputs, wide and _gives_wide(s)
-    adapter, joined = lora_linear.backward(layer, s, accumulate, wide=in_fp32)
+    name, outputs, wide = layer.name, layer.outputs, _in_fp32(s, wide)
+    adapter, joined = lora_linear.backward(layer, s, accumulate, wide=wide)
     if not s.implementation.autocast or s.implementation.prepared:
         product = eager.linear_backward(layer, s, accumulate, shared=shared)
         made = lora_linear.written_out(f"{name}.dgrad", s, layer.weights)
-        rounds = in_fp32 and s.implementation.prepared
+        rounds = wide and s.implementation.prepared
         entered = (rounded(f"{name}.dgrad.round", s.tokens * outputs),) if rounds else ()
-        left = (widened(f"{name}.dgrad.widen", s.tokens * layer.inputs, s.dtype),) if in_fp32 else ()
+        left = (widened(f"{name}.dgrad.widen", s.tokens * layer.inputs, s.dtype),) if wide else ()
         return (*adapter, *entered, *made, *product, *left, *joined)
     launches = eager.linear_backward(layer, s, accumulate=False)
     weight, added, dtype = f"{name}.weight", f"{name}.bias", s.stream.dtype
@@ -70,22 +71,21 @@ def backward(
     )
 
 
-def _gives_wide(s: Shard) -> bool:
-    """Whether what is said to be wide comes in fp32."""
-    return s.implementation.autocast or pytorch_norm.widens(s)
+def _in_fp32(s: Shard, wide: bool | None) -> bool:
+    return pytorch_norm.gives_fp32(s) if wide is None else wide
 
 
-def casts(layer: Linear, s: Shard, *, wide: bool = True) -> tuple[Launch, ...]:
+def casts(layer: Linear, s: Shard, *, wide: bool) -> tuple[Launch, ...]:
     """Weight and input as a product takes them; nothing without autocast, no weight of the products' type."""
     weight = (rounded(f"{layer.name}.weight.round", layer.weights),) if s.implementation.autocast else ()
-    read = (rounded(f"{layer.name}.round", s.tokens * layer.inputs),) if wide and _gives_wide(s) else ()
+    read = (rounded(f"{layer.name}.round", s.tokens * layer.inputs),) if wide else ()
     return (*weight, *read)
 
 
 def uncasts(layer: Linear, s: Shard, *, wide: bool, completes: str) -> tuple[Launch, ...]:
     """Gradient of :func:`casts`."""
     name, dtype = layer.name, s.dtype
-    left = (widened(f"{name}.dgrad.widen", s.tokens * layer.inputs, dtype),) if wide and _gives_wide(s) else ()
+    left = (widened(f"{name}.dgrad.widen", s.tokens * layer.inputs, dtype),) if wide else ()
     if not s.implementation.autocast:
         return left
     return (*left, replace(widened(f"{name}.wgrad.widen", layer.weights, dtype), completes=completes))

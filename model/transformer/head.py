@@ -191,7 +191,7 @@ def head_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *pytorch_norm.forward("norm", s),
         *layer.enter_forward("head", s),
-        *autocast_linear.casts(Linear("head", vocab, s.hidden), s, wide=not loss.whole_graph(s)),
+        *autocast_linear.casts(Linear("head", vocab, s.hidden), s, wide=_reads_fp32(s)),
         linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
         *_logits_scaled("logits.scale", s, vocab),
         *softcap.forward("logits", s.tokens * vocab, s.dtype, present=config.logit_softcap),
@@ -240,12 +240,17 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
         *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=dtype),) if padded(vocab, s) > vocab else ()),
         weight_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype, completes=first),
         input_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype),
-        *autocast_linear.uncasts(Linear("head", vocab, s.hidden), s, wide=not loss.whole_graph(s), completes=last),
+        *autocast_linear.uncasts(Linear("head", vocab, s.hidden), s, wide=_reads_fp32(s), completes=last),
         *layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep),
         *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
         *kernels,
         *sums,
     )
+
+
+def _reads_fp32(s: Shard) -> bool:
+    """Whether the head's product is given fp32: a graph of the whole model rounds it where its norm makes it."""
+    return pytorch_norm.gives_fp32(s) and not loss.whole_graph(s)
 
 
 def _logits_scaled(name: str, s: Shard, vocab: int) -> tuple[Launch, ...]:

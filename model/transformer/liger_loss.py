@@ -29,7 +29,7 @@ from joulecast.model.framework.launches import (
 )
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import autocast_linear
+from joulecast.model.transformer import autocast_linear, pytorch_norm
 from joulecast.model.transformer.liger_kernels import SMS
 from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import from_fp32, rounded, to_fp32, widened
@@ -81,7 +81,9 @@ def fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
 def _chunk(s: Shard, rows: int, vocab: int) -> tuple[Launch, ...]:
     hidden, run, dtype = s.hidden, s.implementation, s.dtype
     values = rows * hidden
-    casts = autocast_linear.casts(Linear("head", vocab, hidden), replace(s, tokens=rows))
+    casts = autocast_linear.casts(
+        Linear("head", vocab, hidden), replace(s, tokens=rows), wide=pytorch_norm.gives_fp32(s)
+    )
     summed = added_up(weight_gradient("head", rows, vocab, hidden, dtype), "fp32" if run.autocast else "")
     return (
         *casts,

@@ -111,9 +111,9 @@ def added(name: str, values: int, dtype: str, wide: str) -> Launch:
     return one_by_one("add", name, values, MIXED, reads=1.5, dtype=wide)
 
 
-def widens(s: Shard) -> bool:
-    """Whether the activation's result is in fp32 under ``torch.autocast``."""
-    return formula(s) or squared(s) or s.implementation.prepared
+def gives_fp32(s: Shard) -> bool:
+    """Whether the activation's result is in fp32: its power is, or what linear layers gave."""
+    return (formula(s) and wide_powers(s)) or squared(s) or s.implementation.prepared
 
 
 def formula(s: Shard) -> bool:

@@ -141,7 +141,7 @@ def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
         *pytorch_norm.block_forward("norm2", s),
         *eager.enter_forward("up", s),
         *_mlp_forward(s),
-        *autocast_linear.forward(linear.down(s), s, wide=modules_activation.widens(s)),
+        *autocast_linear.forward(linear.down(s), s, wide=modules_activation.gives_fp32(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s.between),
         *pytorch_norm.branch_forward("norm2", s.between),
@@ -156,7 +156,7 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         *pytorch_norm.branch_backward("norm2", s.between, accumulate),
         *dropout.backward("down", s.between),
         *eager.leave_backward("down", s),
-        *autocast_linear.backward(linear.down(s), s, accumulate, wide=modules_activation.widens(s)),
+        *autocast_linear.backward(linear.down(s), s, accumulate, wide=modules_activation.gives_fp32(s)),
         *_mlp_backward(s, accumulate),
         *pytorch_norm.half_backward("norm2", "up", s, accumulate),
     )

@@ -26,6 +26,11 @@ def widens(s: Shard) -> bool:
     return run.modules == "transformers" and written and run.casts_adapters and not (run.autocast or unfused(s))
 
 
+def gives_fp32(s: Shard) -> bool:
+    """Whether a norm's result is in fp32: with its weight under ``torch.autocast``, or as that takes a layer norm."""
+    return s.implementation.autocast or widens(s)
+
+
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
     if widens(s):

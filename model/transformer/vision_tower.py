@@ -259,7 +259,7 @@ def _projector_forward(vision: Vision, s: Shard, index: int) -> tuple[Launch, ..
         launches += pytorch_norm.forward(f"{name}.norm", _normed(vision, s))
     for product, outputs, inputs in of.products:
         layer = Linear(f"{name}.{product}", outputs, inputs, of.bias)
-        launches += autocast_linear.forward(layer, rows, wide=product == "join")
+        launches += autocast_linear.forward(layer, rows, wide=product == "join" and pytorch_norm.gives_fp32(s))
         if product == "join":
             launches.append(streaming("gelu", f"{name}.gelu", rows.tokens * outputs, dtype=s.dtype))
     if vision.window:
@@ -274,7 +274,9 @@ def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, ac
     first = of.products[0][0]
     for product, outputs, inputs in reversed(of.products):
         layer = Linear(f"{name}.{product}", outputs, inputs, of.bias)
-        products = autocast_linear.backward(layer, rows, accumulate, wide=product == "join")
+        products = autocast_linear.backward(
+            layer, rows, accumulate, wide=product == "join" and pytorch_norm.gives_fp32(s)
+        )
         stops = product == first and not of.norm and not images.trains_tower
         launches += (one for one in products if not (stops and one.operator.name.endswith(".dgrad")))
         if product != first:
