@@ -320,6 +320,11 @@ class Implementation(HashedOnce):
         return self.parameter_dtype if self.lora is None else self.lora.dtype
 
     @property
+    def splits_head(self) -> bool:
+        """Whether the head's vocabulary, and the loss, are split over the tensor-parallel ranks."""
+        return self.shard_head and self.tensor_parallel > 1
+
+    @property
     def autocast(self) -> bool:
         """Whether ``torch.autocast`` casts parameters of another type before each product."""
         return self.parameter_dtype != self.dtype and not self.gathered

@@ -28,7 +28,7 @@ from joulecast.model.transformer import (
     value_head,
 )
 from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard, row_width
-from joulecast.model.transformer.head import head_is_split, local_vocabulary
+from joulecast.model.transformer.head import head_words
 from joulecast.model.transformer.megatron_linear import gathered_bytes
 from joulecast.model.transformer.state_space_context import scanned
 
@@ -267,7 +267,7 @@ def _eager_activation_extra(s: Shard) -> int:
 
 def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
-    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    vocab = head_words(s.config, s.implementation)
     if value_head.applies(s):
         return modules_kept.final_norm_bytes(s)
     if log_probabilities.in_tiles(s):
@@ -283,7 +283,7 @@ def head_bytes(s: Shard) -> float:
 
 
 def _in_fp32(s: Shard) -> bool:
-    return head_is_split(s.implementation) or s.implementation.framework == "megatron"
+    return s.implementation.splits_head or s.implementation.framework == "megatron"
 
 
 def _kept_logit_bytes(s: Shard) -> float:
@@ -292,7 +292,7 @@ def _kept_logit_bytes(s: Shard) -> float:
 
 
 def _softmax_logit_bytes(s: Shard) -> float:
-    if s.implementation.modules != "joint" and not head_is_split(s.implementation):
+    if s.implementation.modules != "joint" and not s.implementation.splits_head:
         return modules_kept.kept_logit_bytes(s)
     if s.implementation.native_loss:
         return 8.0  # logits and their exponentials
@@ -301,7 +301,7 @@ def _softmax_logit_bytes(s: Shard) -> float:
 
 def logits_bytes(s: Shard) -> float:
     """The logits of one micro-batch on one rank."""
-    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    vocab = head_words(s.config, s.implementation)
     return s.tokens * vocab * s.value_bytes
 
 
@@ -317,7 +317,7 @@ def loss_transient_bytes(s: Shard) -> float:
     if value_head.applies(s):
         return boundary_bytes(s)
     logits, size = logits_bytes(s), s.value_bytes
-    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    vocab = head_words(s.config, s.implementation)
     weight = float(vocab * s.hidden * size) if s.implementation.lora is None else 0.0
     if s.implementation.log_probabilities:
         return loss_kept.loss_transient_bytes(s, vocab, weight)
@@ -327,7 +327,7 @@ def loss_transient_bytes(s: Shard) -> float:
         return max(logits, weight + boundary_bytes(s))
     if s.implementation.fused_loss:
         return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
-    if head_is_split(s.implementation) and s.implementation.modules == "torchtitan":
+    if s.implementation.splits_head and s.implementation.modules == "torchtitan":
         return LOSS_PARALLEL_TENSORS * _STATISTIC_BYTES * s.tokens * vocab
     if _in_fp32(s):
         return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))

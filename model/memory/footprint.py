@@ -41,7 +41,7 @@ from joulecast.model.memory.states import (
 from joulecast.model.memory.vision_kept import kept_bytes
 from joulecast.model.training.optimizer import widened_gradient_bytes
 from joulecast.model.training.parameters import layer_parameters
-from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.head import embedding_rows, head_words
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
@@ -266,7 +266,7 @@ def _stand_in_bytes(config: ModelConfig, implementation: Implementation, *, last
     weights = (p for layer in layers for p in layer if p.name.endswith(".weight") and p.elements > config.hidden)
     sizes = {p.elements // p.tensors for p in weights}
     if last:
-        sizes.add(local_vocabulary(config.vocab, head_is_split(implementation), implementation) * config.hidden)
+        sizes.add(head_words(config, implementation) * config.hidden)
     return float(DTYPE_BYTES[implementation.dtype] * sum(sizes))
 
 
@@ -291,7 +291,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     if rank.first and s.implementation.lora is None:
         # The embedding's dense gradient comes when the activations of its micro-batch are gone.
         run = s.implementation
-        rows = local_vocabulary(s.config.vocab, embedding_is_split(s.config, run), run)
+        rows = embedding_rows(s.config, run)
         table = rows * s.hidden * s.stream.value_bytes
         moments.append(table - kept / max(1, rank.under_way))
     return max(moments)

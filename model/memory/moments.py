@@ -10,7 +10,7 @@ from joulecast.model.memory import liger_kept, modules_kept
 from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_bytes
 from joulecast.model.memory.states import parameter_bytes
 from joulecast.model.transformer import liger_loss
-from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.head import embedding_rows, head_words
 
 if TYPE_CHECKING:
     from joulecast.model.memory.activations import MicroBatchBytes
@@ -53,7 +53,7 @@ def gradients_at_peak(
         return gradient_copies(one, rank, split) * gradients + max(0.0, of_table + anew - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
-    head = local_vocabulary(config.vocab, head_is_split(run), run) * config.hidden * kept_type / split.gradients
+    head = head_words(config, run) * config.hidden * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
     begun = head - one.ends + max(0.0, further - one.layer) + waiting
     first_layer = gradients - later + one.layer - kept + further
@@ -95,7 +95,7 @@ def beside_table_bytes(one: MicroBatchBytes, split: StateShards, outside: float)
 def _table(one: MicroBatchBytes) -> float:
     """Parameters of the embedding on one rank."""
     run, config = one.shard.implementation, one.shard.config
-    return float(local_vocabulary(config.vocab, embedding_is_split(config, run), run) * config.hidden)
+    return float(embedding_rows(config, run) * config.hidden)
 
 
 def gathered_at_peak(

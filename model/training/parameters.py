@@ -13,7 +13,7 @@ from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.training.matrix import Matrix
 from joulecast.model.transformer import delta_net, linear, state_space, vision_tower
 from joulecast.model.transformer.expert_rows import expert_shard
-from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.head import embedding_is_split, embedding_rows, head_words
 from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.log_probabilities import head_outputs
 from joulecast.model.transformer.vision_tower import TOWER
@@ -198,7 +198,7 @@ def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -
     """Modules that predict further tokens; ``embedding``: with a copy of the table that another stage has too."""
     if embedding:
         split = embedding_is_split(config, run)
-        rows = local_vocabulary(config.vocab, split, run)
+        rows = embedding_rows(config, run)
         yield ParameterTensor("mtp.embedding.weight", rows * config.hidden, rows=rows, replicated=not split)
     for index in range(config.prediction_modules):
         yield _split(f"mtp.{index}.projection.weight", config.hidden // run.tensor_parallel, 2 * config.hidden)
@@ -260,7 +260,7 @@ def parameters_of_stage(
 def _embedding(config: ModelConfig, implementation: Implementation) -> list[ParameterTensor]:
     """In front of the first layer; the gradient of a table of its own has few rows, that of a tied one all."""
     split = embedding_is_split(config, implementation)
-    rows = local_vocabulary(config.vocab, split, implementation)
+    rows = embedding_rows(config, implementation)
     sparse = 0 if implementation.tied(config) else rows
     hidden = config.hidden
     tensors = [ParameterTensor("embedding.weight", rows * hidden, rows=sparse, replicated=not split, columns=hidden)]
@@ -313,8 +313,8 @@ def vision_parameters(
 
 def _head(config: ModelConfig, implementation: Implementation, *, matrix: bool) -> list[ParameterTensor]:
     """Behind the last layer: the final norm, the head's ``matrix`` unless it is the stage's embedding, and its bias."""
-    split = head_is_split(implementation)
-    vocab = local_vocabulary(config.vocab, split, implementation)
+    split = implementation.splits_head
+    vocab = head_words(config, implementation)
     rows = head_outputs(vocab, implementation.log_probabilities)
     tensors = [*_norm("norm", config)]
     if matrix:

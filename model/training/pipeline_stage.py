@@ -14,7 +14,7 @@ from joulecast.model.kernels.operators import Collective
 from joulecast.model.training.optimizer import gradient_scaling
 from joulecast.model.training.parameters import ParameterTensor
 from joulecast.model.transformer.frozen import WEIGHT_ONLY
-from joulecast.model.transformer.head import head_is_split, local_vocabulary
+from joulecast.model.transformer.head import head_words
 
 
 def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
@@ -82,6 +82,6 @@ def step_epilogue(
     scaling = gradient_scaling(parameters, implementation)
     if not last:
         return scaling
-    vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+    vocab = head_words(config, implementation)
     logits = batch * sequence * vocab * micro_batches
     return (*scaling, streaming("cat", "outputs.merge", logits, dtype=implementation.dtype))

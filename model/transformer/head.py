@@ -38,20 +38,23 @@ from joulecast.model.transformer.megatron_norm import accumulation, norm_backwar
 UNSORTED_EMBEDDING_TOKENS = 3072
 
 
-def head_is_split(implementation: Implementation) -> bool:
-    """Whether the head's vocabulary is split over the tensor-parallel ranks."""
-    return implementation.shard_head and implementation.tensor_parallel > 1
-
-
 def embedding_is_split(config: ModelConfig, implementation: Implementation) -> bool:
     """Whether the embedding's vocabulary is split: in Megatron, and where it is the split head's matrix."""
-    if implementation.tensor_parallel == 1:
-        return False
-    return implementation.framework == "megatron" or (implementation.shard_head and implementation.tied(config))
+    tied = implementation.splits_head and implementation.tied(config)
+    return tied or (implementation.framework == "megatron" and implementation.tensor_parallel > 1)
 
 
-def local_vocabulary(vocab: int, split: bool, implementation: Implementation) -> int:
-    """Rows of the table on one rank."""
+def head_words(config: ModelConfig, implementation: Implementation) -> int:
+    """Words of the head on one rank."""
+    return _share(config.vocab, implementation.splits_head, implementation)
+
+
+def embedding_rows(config: ModelConfig, implementation: Implementation) -> int:
+    """Rows of the embedding's table on one rank."""
+    return _share(config.vocab, embedding_is_split(config, implementation), implementation)
+
+
+def _share(vocab: int, split: bool, implementation: Implementation) -> int:
     return -(-vocab // implementation.tensor_parallel) if split else vocab
 
 
@@ -129,7 +132,7 @@ def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[
     split = embedding_is_split(config, implementation)
     if split and implementation.sequence_parallel:
         launches.append(collective("all_gather", "embedding.grad.all_gather", s.activation_bytes, implementation))
-    rows = local_vocabulary(config.vocab, split, implementation)
+    rows = embedding_rows(config, implementation)
     # A tied head's gradient of the same matrix waits in the autograd engine and is added first.
     join = head_here and implementation.tied(config) and implementation.framework == "pytorch-eager"
     launches += _scatter("embedding", s.tokens if split else s.norm_tokens, rows, s, accumulate, join=join)
@@ -178,73 +181,81 @@ def _scattered_sum(
 def head_forward(s: Shard) -> tuple[Launch, ...]:
     """Final norm, head and loss of one micro-batch; under sequence parallelism the head sees the gathered sequence."""
     config, implementation = s.config, s.implementation
-    vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
-    if value_head.applies(s):
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *value_head.forward(s))
+    vocab, norm = head_words(config, implementation), pytorch_norm.forward("norm", s)
     if implementation.teaches:
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab))
+        return (*norm, *loss.loop(s, vocab))
+    if value_head.applies(s):
+        return (*norm, *loss.loop(s, vocab), *value_head.forward(s))
     if log_probabilities.in_tiles(s):
-        tiles = log_probabilities.chunked_forward(s, vocab)
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *tiles)
+        return (*norm, *loss.loop(s, vocab), *log_probabilities.chunked_forward(s, vocab))
     if liger_loss.fused(s):
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *liger_loss.fused_forward(s, vocab))
+        return (*norm, *loss.loop(s, vocab), *liger_loss.fused_forward(s, vocab))
     return (
-        *pytorch_norm.forward("norm", s),
+        *norm,
         *layer.enter_forward("head", s),
         *autocast_linear.casts(Linear("head", vocab, s.hidden), s, wide=_reads_fp32(s)),
         linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
         *_logits_scaled("logits.scale", s, vocab),
         *softcap.forward("logits", s.tokens * vocab, s.dtype, present=config.logit_softcap),
-        *loss.forward(s, vocab, split=head_is_split(implementation)),
+        *loss.forward(s, vocab),
     )
 
 
 def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[Launch, ...]:
     """Gradient of loss, head and final norm."""
     config, implementation = s.config, s.implementation
-    split, dtype = head_is_split(implementation), implementation.dtype
-    vocab = local_vocabulary(config.vocab, split, implementation)
-    capped = (
-        *softcap.backward("logits", s.tokens * vocab, dtype, present=config.logit_softcap),
+    vocab = head_words(config, implementation)
+    if implementation.framework == "megatron":
+        return _megatron_backward(s, vocab)
+    tied = embedding_here and implementation.tied(config)
+    done = "head.weight" if not (accumulate or tied) else ""
+    kernels, sums = pytorch_norm.backward("norm", s, accumulate)
+    rows = log_probabilities.head_outputs(vocab, implementation.log_probabilities)
+    # A tied matrix is accumulated with the embedding's gradient.
+    added = layer.accumulation("head.weight", rows * s.hidden, s.stream.dtype, accumulate and not tied)
+    if value_head.applies(s):
+        own = (*value_head.backward(s, done), *added)
+    elif log_probabilities.in_tiles(s):
+        own = (*log_probabilities.chunked_backward(s, vocab, done), *_bias_gradient(s, vocab, accumulate), *added)
+    elif liger_loss.fused(s):
+        own = (*liger_loss.fused_backward(s, vocab, done), *added)
+    else:
+        gathers = implementation.splits_head or implementation.sequence_parallel
+        own = (
+            *_whole_logits_backward(s, vocab, accumulate, done),
+            *added,
+            *(layer.enter_backward("head", s) if gathers else ()),
+        )
+    return (*own, *kernels, *sums)
+
+
+def _megatron_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """The same in Megatron; Transformer Engine leaves the head alone."""
+    split, wide = s.implementation.splits_head, replace(s, implementation=replace(s.implementation, narrow=None))
+    products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
+    return (*_logits_backward(s, vocab, accumulate=True), *products, *norm_backward("norm", s))
+
+
+def _logits_backward(s: Shard, vocab: int, *, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradients of the loss, of what happens to logits in front of it, and of the head's bias."""
+    return (
+        *loss.backward(s, vocab),
+        *softcap.backward("logits", s.tokens * vocab, s.dtype, present=s.config.logit_softcap),
         *_logits_scaled("logits.grad.scale", s, vocab),
         *_bias_gradient(s, vocab, accumulate),
     )
-    if implementation.framework == "megatron":
-        wide = replace(
-            s, implementation=replace(implementation, narrow=None)
-        )  # Transformer Engine leaves the head alone
-        products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
-        return (*loss.backward(s, vocab, split=split), *capped, *products, *norm_backward("norm", s))
-    tied = embedding_here and implementation.tied(config)
-    keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
-    done = "head.weight" if not (accumulate or tied) else ""
-    first, last = ("", done) if implementation.autocast else (done, "")
-    kernels, sums = pytorch_norm.backward("norm", s, accumulate)
-    if value_head.applies(s):
-        own = value_head.backward(s, done)
-        return (*own, *layer.accumulation("head.weight", config.hidden, s.stream.dtype, keep), *kernels, *sums)
-    if log_probabilities.in_tiles(s):
-        return (
-            *log_probabilities.chunked_backward(s, vocab, done),
-            *_bias_gradient(s, vocab, accumulate),
-            *layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep),
-            *kernels,
-            *sums,
-        )
-    if liger_loss.fused(s):
-        added = layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep)
-        return (*liger_loss.fused_backward(s, vocab, done), *added, *kernels, *sums)
+
+
+def _whole_logits_backward(s: Shard, vocab: int, accumulate: bool, done: str) -> tuple[Launch, ...]:
+    """Gradients of the head's product in PyTorch, behind those of its logits."""
+    first, last = ("", done) if s.implementation.autocast else (done, "")
+    columns = padded(vocab, s)
     return (
-        *loss.backward(s, vocab, split=split),
-        *capped,
-        *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=dtype),) if padded(vocab, s) > vocab else ()),
-        weight_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype, completes=first),
-        input_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype),
+        *_logits_backward(s, vocab, accumulate=accumulate),
+        *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=s.dtype),) if columns > vocab else ()),
+        weight_gradient("head", s.tokens, columns, s.hidden, s.dtype, completes=first),
+        input_gradient("head", s.tokens, columns, s.hidden, s.dtype),
         *autocast_linear.uncasts(Linear("head", vocab, s.hidden), s, wide=_reads_fp32(s), completes=last),
-        *layer.accumulation("head.weight", vocab * config.hidden, s.stream.dtype, keep),
-        *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
-        *kernels,
-        *sums,
     )
 
 

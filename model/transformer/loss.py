@@ -26,8 +26,8 @@ WIDENED, SUBTRACTED, DIVIDED, SCALED = 0.62, 0.65, 0.70, 0.715
 EXPONENTIATED, NARROWED = 0.81, 0.47
 
 
-def _parallel(s: Shard, split: bool) -> bool:
-    return split or s.implementation.framework == "megatron"
+def _parallel(s: Shard) -> bool:
+    return s.implementation.splits_head or s.implementation.framework == "megatron"
 
 
 def logits_dtype(s: Shard) -> str:
@@ -40,9 +40,9 @@ def whole_graph(s: Shard) -> bool:
     return s.implementation.compiled and s.implementation.modules == "transformers"
 
 
-def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+def forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Loss of ``tokens x vocab`` logits on one rank, and metrics that take it again."""
-    own = (*loop(s, vocab), *_forward(s, vocab, split=split))
+    own = (*loop(s, vocab), *_forward(s, vocab))
     return (*own, *_metric(s, vocab) * s.implementation.loss_metrics)
 
 
@@ -64,13 +64,13 @@ def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:
     )
 
 
-def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+def _forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     if s.implementation.log_probabilities:
         return log_probabilities.whole_forward(s, vocab)
     if s.implementation.fused_loss:
-        return _fused_forward(s, vocab, split)
-    if _parallel(s, split):
-        return _parallel_forward(s, vocab, split)
+        return _fused_forward(s, vocab)
+    if _parallel(s):
+        return _parallel_forward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
     if whole_graph(s):
@@ -87,14 +87,14 @@ def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     )
 
 
-def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+def backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Gradient of the loss with respect to the logits."""
     if s.implementation.log_probabilities:
         return log_probabilities.whole_backward(s, vocab)
     if s.implementation.fused_loss:
         name = "loss.scale.grad" if s.implementation.framework == "megatron" else "loss.gradient"
         return (streaming("unary", name, s.tokens * vocab, dtype=s.dtype),)
-    if _parallel(s, split):
+    if _parallel(s):
         return _parallel_backward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
@@ -117,7 +117,7 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     )
 
 
-def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
+def _fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
     if s.implementation.framework != "megatron":
         return (streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),)
@@ -125,16 +125,21 @@ def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
     cycles = STATISTICS * logits + STATISTICS_ROW * tokens
     return (
         issued("reduce", "loss.statistics", logits, cycles, activity=1.0, writes=0, dtype=dtype),
-        *((collective("all_gather", "loss.all_gather", statistics, s.implementation),) if split else ()),
+        *_among_ranks(s, "all_gather", "loss.all_gather", statistics),
         streaming("unary", "loss.gradient", logits, dtype=dtype),
     )
 
 
-def _parallel_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
+def _among_ranks(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
+    """A communication of numbers of each row, where the vocabulary is split."""
+    return (collective(kind, name, size_bytes, s.implementation),) if s.implementation.splits_head else ()
+
+
+def _parallel_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     tokens, logits = s.tokens, s.tokens * vocab
 
     def exchange(name: str) -> tuple[Launch, ...]:
-        return (collective("all_reduce", f"loss.{name}.all_reduce", 4.0 * tokens, s.implementation),) if split else ()
+        return _among_ranks(s, "all_reduce", f"loss.{name}.all_reduce", 4.0 * tokens)
 
     if s.implementation.native_loss:
         return (
