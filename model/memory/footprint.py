@@ -25,7 +25,6 @@ from joulecast.model.memory.moments import (
     gradients_at_peak,
     rounded_forward_bytes,
 )
-from joulecast.model.memory.muon_states import uneven_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
     Stage,
@@ -34,6 +33,7 @@ from joulecast.model.memory.states import (
     outside_layers_bytes,
     parameter_bytes,
     reference_bytes,
+    uneven_bytes,
     waiting_bytes,
     weights_bytes,
     whole_throughout_bytes,

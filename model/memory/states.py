@@ -10,7 +10,10 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.data_parallel import gathered_bytes
-from joulecast.model.training.optimizer import state_bytes, temporary_bytes
+from joulecast.model.training.layer_wise import largest_share
+from joulecast.model.training.matrix import values_of
+from joulecast.model.training.muon import counted
+from joulecast.model.training.optimizer import matrix_state_bytes, state_bytes, temporary_bytes
 from joulecast.model.training.parameters import (
     ParameterTensor,
     layer_parameters,
@@ -140,6 +143,21 @@ def parameter_bytes(stage: Stage) -> tuple[Held, Held]:
         )
 
     return held(expert=False), held(expert=True)
+
+
+@lru_cache(maxsize=1024)
+def uneven_bytes(stage: Stage, split: StateShards) -> float:
+    """States of whole matrices that Muon's layer-wise optimizer gives the GPU with most, beyond an even share."""
+    run = stage.implementation
+    if run.muon is None:
+        return 0.0
+    parameters = stage.parameters()
+    more = 0.0
+    for expert, ranks in ((False, split.optimizer), (True, split.expert_optimizer)):
+        matrices = counted(p for p in parameters if p.expert == expert)
+        if ranks > 1 and matrices:
+            more += largest_share(matrices, ranks) - values_of(matrices) / ranks
+    return more * matrix_state_bytes(run)
 
 
 def weights_bytes(held: tuple[Held, Held], split: StateShards) -> float:

@@ -13,9 +13,15 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, collective, column_sums, norm_gradients, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention, float8_linear, linear, query_scaling
+from joulecast.model.transformer import core_attention, float8_linear, linear
 from joulecast.model.transformer.linear import Linear
-from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
+from joulecast.model.transformer.rotary import (
+    head_norm_backward,
+    head_norm_forward,
+    rotary_backward,
+    rotary_forward,
+    scaled_queries,
+)
 from joulecast.model.transformer.row_operators import rounded
 
 
@@ -27,7 +33,7 @@ def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
         *float8_linear.forward(linear.qkv(s), s),
         *head_norm_forward(s),
         *rotary_forward(s),
-        *query_scaling.scaled(s),
+        *scaled_queries(s),
         *core_attention.core_attention(s, "forward"),
         *float8_linear.forward(linear.output(s), s),
         *leave_forward("output", s),
@@ -70,7 +76,7 @@ def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tup
         *linear_backward(linear.output(s), s, accumulate),
         *core_attention.backward(s),
         *sinks_backward(s, accumulate),
-        *query_scaling.scaled(s, ".grad"),
+        *scaled_queries(s, ".grad"),
         *rotary_backward(s),
         *head_norm_backward(s, accumulate),
         streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype),

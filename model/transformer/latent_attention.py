@@ -15,10 +15,11 @@ from dataclasses import replace
 from joulecast.model.architecture.experts import LatentAttention
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention, query_scaling
+from joulecast.model.transformer import core_attention
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import norm_backward, recomputed_norm
+from joulecast.model.transformer.rotary import scaled_queries
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -32,7 +33,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *linear.column_forward("key_norm", "key_up", _narrow(s, latent.kv_rank), _key_width(s, latent)),
         *_rotary(s, latent, ""),
         streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.dtype),
-        *query_scaling.scaled(s),
+        *scaled_queries(s),
         *core_attention.core_attention(s, "forward"),
         *linear.attention_output_forward(s),
         eager.residual_addition("residual1", s),
@@ -48,7 +49,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *linear.attention_output_backward(s),
         *(_unfold(s, latent) if s.implementation.recomputes("mla_up_proj") else ()),
         *core_attention.backward(s),
-        *query_scaling.scaled(s, ".grad"),
+        *scaled_queries(s, ".grad"),
         streaming("cat", "key.cat.grad", s.tokens * s.heads * latent.key_dim, dtype=dtype),
         streaming("reduce", "key.shared.grad", shared, writes=1 / s.heads, dtype=dtype),
         *_rotary(s, latent, ".grad"),
@@ -69,7 +70,7 @@ def _unfold(s: Shard, latent: LatentAttention) -> tuple[Launch, ...]:
         narrow, width = _narrow(s, latent.query_rank), s.heads * latent.key_dim
         ups = (*linear.column_forward("query_norm", "query_up", narrow, width), *ups)
     copy = streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.dtype)
-    return (*ups, *_rotary(s, latent, ""), copy, *query_scaling.scaled(s))
+    return (*ups, *_rotary(s, latent, ""), copy, *scaled_queries(s))
 
 
 def _shape(s: Shard) -> LatentAttention:

@@ -32,7 +32,6 @@ from joulecast.model.transformer import (
     megatron_rotary,
     megatron_state_space,
     moe,
-    query_scaling,
 )
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
@@ -43,7 +42,7 @@ from joulecast.model.transformer.megatron_norm import (
     branch_norm_backward,
     recomputed_norm,
 )
-from joulecast.model.transformer.rotary import normed_parts
+from joulecast.model.transformer.rotary import normed_parts, scaled_queries
 
 #: Cycles of an SM for a value of gradients that PyTorch joins where they are views of one tensor, as those of queries,
 #: keys and values without a rotation are: 126 million values in an iteration on an H200 [estimate, +-10 %].
@@ -97,7 +96,7 @@ def attention_forward(s: Shard) -> tuple[Launch, ...]:
         *_parted(s),
         *_head_norms(s, "rmsnorm", ""),
         *megatron_rotary.forward(s),
-        *query_scaling.scaled(s),
+        *scaled_queries(s),
         *core_attention.core_attention(s, "forward"),
         *linear.attention_output_forward(s),
         *eager.branch_norm_forward("norm1", s),
@@ -114,7 +113,7 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
         *bias_backward(s, "output", s.norm_tokens, config.hidden, config.output_bias),
         *linear.attention_output_backward(s),
         *core_attention.backward(s),
-        *query_scaling.scaled(s, ".grad"),
+        *scaled_queries(s, ".grad"),
         *megatron_rotary.backward(s),
         *_head_norms(s, "norm_backward", ".grad"),
         _joined(s),

@@ -21,9 +21,8 @@ from joulecast.model.transformer import (
     linear,
     masked_attention,
     modules_activation,
-    modules_delta_net,
     modules_experts,
-    modules_state_space,
+    modules_mixer,
     pytorch_norm,
     rotary,
     torchtitan_rotary,
@@ -41,10 +40,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _mixed_forward(s: Shard) -> tuple[Launch, ...]:
     """What mixes positions, where a layer does."""
-    if s.state_space is not None:
-        return modules_state_space.forward(s)
-    if s.delta_net is not None:
-        return modules_delta_net.forward(s)
+    if s.state_space is not None or s.delta_net is not None:
+        return modules_mixer.forward(s)
     return _attention_half_forward(s) if s.config.attends else ()
 
 
@@ -82,10 +79,8 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
 
 
 def _mixed_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
-    if s.state_space is not None:
-        return modules_state_space.backward(s, accumulate=accumulate, leaf_input=leaf_input)
-    if s.delta_net is not None:
-        return modules_delta_net.backward(s, accumulate=accumulate, leaf_input=leaf_input)
+    if s.state_space is not None or s.delta_net is not None:
+        return modules_mixer.backward(s, accumulate=accumulate, leaf_input=leaf_input)
     return _attention_half_backward(s, accumulate, leaf_input) if s.config.attends else ()
 
 

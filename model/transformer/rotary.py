@@ -60,6 +60,19 @@ def rotary_backward(s: Shard) -> tuple[Launch, ...]:
     return tuple(launches)
 
 
+def scaled_queries(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
+    """Queries times a number that grows with their position, or their gradient; nothing where the model has none.
+
+    Llama 4 has it where it rotates none, Ministral 3 and Mistral 4 in all layers: ``Llama4TextAttention``
+    (``attn_temperature_tuning``), ``Ministral3Attention`` and ``Mistral4Attention`` of transformers 5.17.
+    """
+    if not s.config.scaled_queries:
+        return ()
+    pattern = "unary" if s.implementation.framework == "megatron" else "strided_unary"
+    width = s.config.head_dim if s.config.latent is None else s.config.latent.key_dim
+    return (streaming(pattern, f"query.scale{suffix}", s.tokens * s.heads * width, dtype=s.dtype),)
+
+
 def normed_parts(s: Shard) -> tuple[tuple[str, int, int], ...]:
     """Queries and keys as rows and columns that a norm takes; nothing without such norms."""
     if not s.config.qk_norm:
