@@ -307,7 +307,7 @@ class Implementation(HashedOnce):
         not keep them: the memory that it publishes of full recomputation in FP8 has no room for them
         (``benchmarks/llama3_h100_202412_torchtitan.md``).
         """
-        return self.recompute == "full" and self.compiled and self.narrow is not None and self.modules == "joint"
+        return self.recompute == "full" and self.casts_anew and self.modules == "joint"
 
     @property
     def parameter_dtype(self) -> str:
@@ -323,6 +323,21 @@ class Implementation(HashedOnce):
     def splits_head(self) -> bool:
         """Whether the head's vocabulary, and the loss, are split over the tensor-parallel ranks."""
         return self.shard_head and self.tensor_parallel > 1
+
+    @property
+    def splits_sequence(self) -> bool:
+        """Whether tensor-parallel ranks have a share of the sequence each between linear layers."""
+        return self.sequence_parallel and self.tensor_parallel > 1
+
+    @property
+    def whole_graph(self) -> bool:
+        """Whether embedding, layers, head and loss are one compiled graph, as transformers' models are."""
+        return self.compiled and self.modules == "transformers"
+
+    @property
+    def casts_anew(self) -> bool:
+        """Whether a graph's kernels that cast to FP8 make the results of norms and activations again."""
+        return self.compiled and self.narrow is not None
 
     @property
     def autocast(self) -> bool:

@@ -63,6 +63,11 @@ class Shard:
         return self.tokens * self.hidden * self.value_bytes
 
     @property
+    def family(self) -> str:
+        """Whose own code transformers runs (:mod:`joulecast.model.transformer.family_attention`); empty: none's."""
+        return self.config.own_code if self.implementation.modules == "transformers" else ""
+
+    @property
     def stream(self) -> Shard:
         """The same in the residual stream's type: ``torch.autocast`` leaves it, and norms, in the parameters'."""
         run = self.implementation

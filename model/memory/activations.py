@@ -198,7 +198,7 @@ def _stream_tokens(s: Shard) -> float:
     kept = float(config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens))
     if config.latent is not None:  # whose queries and keys are put together when they are rotated
         kept += latent_vectors(config.latent) * s.norm_tokens / config.hidden
-    return kept - 2 * s.tokens if _computed_again(s) else kept
+    return kept - 2 * s.tokens if s.implementation.casts_anew else kept
 
 
 def _inner_width(s: Shard) -> float:
@@ -214,12 +214,7 @@ def _inner_width(s: Shard) -> float:
         kept += s.heads * config.head_dim
     if implementation.framework != "megatron":
         kept += _eager_activation_extra(s)
-    return kept - s.ffn if _computed_again(s) else kept
-
-
-def _computed_again(s: Shard) -> bool:
-    """Whether norms and activation are computed again, in the kernels that cast their results anew."""
-    return s.implementation.narrow is not None and s.implementation.compiled
+    return kept - s.ffn if s.implementation.casts_anew else kept
 
 
 def _statistics(s: Shard) -> int:
@@ -362,7 +357,7 @@ def layer_transient_bytes(s: Shard) -> float:
     if s.config.experts is not None:
         e = expert_shard(s)
         gradients += float(size * e.all_rows * (row_width(s) + e.ffn))
-    if implementation.sequence_parallel and implementation.tensor_parallel > 1:
+    if implementation.splits_sequence:
         gradients += s.activation_bytes
     gradients += saved_bytes(s) + _restored_bytes(s)
     if implementation.recomputes("core_attn") and implementation.attention_backend == "unfused":

@@ -30,7 +30,6 @@ from joulecast.model.transformer import (
     masked_attention,
     math_attention,
     modules_activation,
-    modules_compiled,
     modules_experts,
     modules_shared,
     pytorch_norm,
@@ -61,7 +60,7 @@ def layer_bytes(s: Shard) -> float:
         copies = lora_kept.normed_inputs(s, lora)
     elif s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
         copies = len(linear.projections(s)) + len(linear.first_products(s))
-    read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if _cast_anew(s) else size
+    read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if s.implementation.casts_anew else size
     norms = hidden * (_norm_inputs(s) * s.norm_tokens + copies * read * s.tokens)
     widths = s.tokens * size * _attention_width(s) + mlp_bytes(s)
     weights = 0 if s.implementation.prepared else hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
@@ -88,7 +87,7 @@ def _masked_scores(s: Shard) -> float:
 
 def _written_scores(s: Shard) -> float:
     """What transformers' own attention keeps of scores."""
-    return family_attention.kept_bytes(s) if family_attention.family(s) else transformers_attention.kept_bytes(s)
+    return family_attention.kept_bytes(s) if s.family else transformers_attention.kept_bytes(s)
 
 
 def first_norm_bytes(s: Shard) -> float:
@@ -123,7 +122,7 @@ def _rounded_bytes(s: Shard, weights: int) -> float:
 
 def kept_logit_bytes(s: Shard) -> float:
     """Of a logit: the log-softmax in fp32, or where the loss is compiled the logit itself."""
-    return s.value_bytes if whole_graph(s) else WIDE
+    return s.value_bytes if s.implementation.whole_graph else WIDE
 
 
 def _norm_inputs(s: Shard) -> float:
@@ -153,7 +152,7 @@ def _norm_input(s: Shard) -> float:
 
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
-    there = not whole_graph(s) or s.config.rotary_fraction < 1
+    there = not s.implementation.whole_graph or s.config.rotary_fraction < 1
     turned = transformers_rotary.attention_turned(s) and there and lora_kept.keeps_input("output", s)
     return s.attention_width * bool(turned) + gated_attention.kept_width(s) + _read_by_attention(s)
 
@@ -161,13 +160,13 @@ def _attention_width(s: Shard) -> int:
 def _read_by_attention(s: Shard) -> int:
     dim = s.config.head_dim
     written = transformers_attention.applies(s)
-    if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 and not written:
+    if s.family == "falcon" and s.config.kv_heads == 1 and not written:
         return s.qkv_width + s.attention_width
     if math_attention.applies(s):  # which keeps copies of queries, keys and values alone
         return s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(linear.projections(s)) == 1
-    if written or whole_graph(s) or masked_attention.masked(s):
+    if written or s.implementation.whole_graph or masked_attention.masked(s):
         # Where values are a slice of the joint product, all of it is kept with them.
         slices = s.config.sliced_projections or (joint and rotated > 0)
         part = slices and s.heads == s.kv_heads and not written
@@ -188,13 +187,13 @@ def _mlp_tensors_width(s: Shard) -> int:
     """Of all that the gradients of activation and weights read."""
     if s.config.gated_mlp:
         again = s.implementation.compiled or liger_kernels.swaps_gate(s)
-        return s.ffn * (GATED_COMPILED - _cast_anew(s) if again else GATED_TENSORS)
+        return s.ffn * (GATED_COMPILED - s.implementation.casts_anew if again else GATED_TENSORS)
     if modules_activation.formula(s):
         mixed = modules_activation.wide_powers(s) and not s.implementation.prepared
         return s.ffn * (FORMULA_AUTOCAST if mixed else FORMULA_TENSORS)
     if modules_activation.squared(s):
         return s.ffn * SQUARE_AUTOCAST
-    return s.ffn * (PLAIN_TENSORS + modules_activation.quick(s) - _cast_anew(s))
+    return s.ffn * (PLAIN_TENSORS + modules_activation.quick(s) - s.implementation.casts_anew)
 
 
 def _statistics(s: Shard) -> float:
@@ -204,13 +203,3 @@ def _statistics(s: Shard) -> float:
     for _, rows, columns in normed_parts(s):
         kept += rows * (columns * _norm_input(s) + WIDE)
     return kept
-
-
-def _cast_anew(s: Shard) -> bool:
-    """Whether kernels that cast to FP8 make the results of norms and activations again."""
-    return s.implementation.compiled and s.implementation.narrow is not None
-
-
-def whole_graph(s: Shard) -> bool:
-    """Whether embedding, layers and head are one compiled graph."""
-    return s.implementation.compiled and modules_compiled.compiled_whole(s)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import liger_kept, modules_kept
+from joulecast.model.memory import liger_kept
 from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_bytes
 from joulecast.model.memory.states import parameter_bytes
 from joulecast.model.transformer import liger_loss
@@ -48,7 +48,7 @@ def gradients_at_peak(
     run, config = one.shard.implementation, one.shard.config
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
         anew = 0.0
-        if rank.micro_batches > 1 and modules_kept.whole_graph(one.shard):  # gives all of its gradients at its end
+        if rank.micro_batches > 1 and run.whole_graph:  # gives all of its gradients at its end
             anew = max(0.0, gradients - _table(one) * DTYPE_BYTES[run.kept_gradient_dtype])
         return gradient_copies(one, rank, split) * gradients + max(0.0, of_table + anew - kept)
     at_once, further = in_backward
@@ -84,7 +84,7 @@ def beside_table_bytes(one: MicroBatchBytes, split: StateShards, outside: float)
     run = one.shard.implementation
     if run.lora is not None:
         return 0.0
-    if modules_kept.whole_graph(one.shard):  # adds up rows in fp32, then narrows them, as two iterations show
+    if run.whole_graph:  # adds up rows in fp32, then narrows them, as two iterations show
         return _table(one) * (DTYPE_BYTES["fp32"] + DTYPE_BYTES[run.dtype]) + one.boundary
     if split.parameters > 1:
         return outside + _table(one) * (DTYPE_BYTES[run.dtype] + DTYPE_BYTES[run.gradient_dtype])

@@ -24,6 +24,8 @@ from joulecast.model.transformer.rotary import (
 )
 from joulecast.model.transformer.row_operators import rounded
 
+Launches = tuple[Launch, ...]
+
 
 def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, attention block and residual addition."""
@@ -148,7 +150,7 @@ def residual_addition(name: str, s: Shard) -> Launch:
 
 def enter_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Into a tensor-parallel region: nothing, or the gathering of the sequence."""
-    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
+    if not s.implementation.splits_sequence:
         return ()
     if float8_linear.gathers(s):
         return float8_linear.gathered(name, s)
@@ -254,23 +256,28 @@ def accumulation(parameter: str, elements: int, dtype: str, accumulate: bool) ->
 
 
 def norm_half_backward(
-    norm: str, linear: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
+    norm: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
 ) -> tuple[Launch, ...]:
-    """Communication, norm gradient and the meeting with the residual stream's gradient.
+    """Gradient of what enters a block, from that of the block's first products to the residual stream's."""
+    gradient = norm_backward(norm, s, accumulate) if before_block(s, norm) else ((), ())
+    return met_with_stream(norm, entered, s, gradient, leaf_input=leaf_input)
+
+
+def met_with_stream(
+    norm: str, entered: str, s: Shard, gradient: tuple[Launches, Launches], *, leaf_input: bool
+) -> Launches:
+    """Communication, a norm's gradient and its sum with the residual stream's, and with an input's of its own.
 
     In plain tensor parallelism the sum over the ranks stands before the norm, that is after its gradient here.
     """
-    sequence_parallel = s.implementation.sequence_parallel
-    before = enter_backward(linear, s) if sequence_parallel else ()
-    between = () if sequence_parallel else enter_backward(linear, s)
-    kernels, accumulations = norm_backward(norm, s, accumulate) if before_block(s, norm) else ((), ())
-    join = [residual_addition(f"{norm}.grad.join", s)]
-    if leaf_input:
-        join.append(residual_addition(f"{norm}.grad.leaf", s))
-    if between:
+    kernels, accumulations = gradient
+    ends = ("join", "leaf") if leaf_input else ("join",)
+    joined = [residual_addition(f"{norm}.grad.{end}", s.stream) for end in ends]
+    entering = enter_backward(entered, s)
+    if entering and not s.implementation.sequence_parallel:
         # The parameters' accumulation is ready before the collective's node and has the highest priority.
-        return (*before, *kernels, *accumulations, *between, *join)
-    return (*before, *kernels, *join, *accumulations)
+        return (*kernels, *accumulations, *entering, *joined)
+    return (*entering, *kernels, *joined, *accumulations)
 
 
 def norm_backward(

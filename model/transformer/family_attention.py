@@ -46,22 +46,17 @@ GRADIENTS = {
 TABLE = ("all", "places", "gather", "round", "sine1", "cosine1", "sine2", "cosine2")
 
 
-def family(s: Shard) -> str:
-    """Whose code it is, where transformers runs it."""
-    return s.config.own_code if s.implementation.modules == "transformers" else ""
-
-
 def grouped(s: Shard) -> bool:
     """Whether Falcon repeats keys and values for the queries of a group, before their rotation."""
-    return family(s) == "falcon" and 1 < s.config.kv_heads < s.config.heads
+    return s.family == "falcon" and 1 < s.config.kv_heads < s.config.heads
 
 
 def before_rotation(s: Shard) -> tuple[Launch, ...]:
     """Between the products and the rotation: Falcon's copies of keys and values, GPT-J's table."""
     dtype, rotated = s.dtype, int(s.config.head_dim * s.config.rotary_fraction)
-    if family(s) == "gptj":
+    if s.family == "gptj":
         return tuple(streaming("unary", f"rotary.table.{step}", s.sequence * rotated, dtype="fp32") for step in TABLE)
-    if family(s) != "falcon" or s.config.kv_heads == s.config.heads:
+    if s.family != "falcon" or s.config.kv_heads == s.config.heads:
         return ()
     values = s.tokens * s.kv_heads * s.config.head_dim
     copies = tuple(streaming("strided_unary", f"qkv.{part}.index", values, dtype=dtype) for part in ("key", "value"))
@@ -70,7 +65,7 @@ def before_rotation(s: Shard) -> tuple[Launch, ...]:
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From queries, keys and values to the heads' results, tokens first."""
-    code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
+    code, width, wide = s.family, s.config.head_dim, "fp32" if s.family == "gptj" else ""
     scores, dtype = score_count(s), s.dtype
     added = (
         issued(
@@ -91,7 +86,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to what the rotation or the joint product gave."""
-    code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
+    code, width, wide = s.family, s.config.head_dim, "fp32" if s.family == "gptj" else ""
     return (
         _cloned("grad", s),
         product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
@@ -156,7 +151,7 @@ def kept_bytes(s: Shard) -> float:
     """Softmax as it was taken and rounded, of Falcon the same tensor; GPT-J's queries and keys, which are wider."""
     size = s.value_bytes
     wide = 4.0 - size
-    if family(s) == "falcon":
+    if s.family == "falcon":
         return score_count(s) * size
     softmax = score_count(s) * (size + (4.0 if wide else 0.0))
-    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if family(s) == "gptj" else 0.0)
+    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if s.family == "gptj" else 0.0)

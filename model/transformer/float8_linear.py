@@ -118,8 +118,7 @@ def backward(layer: Linear, s: Shard, completes: str, *, shared: bool) -> tuple[
 def gathers(s: Shard) -> bool:
     """Whether tensor-parallel ranks gather a split sequence in FP8."""
     run = s.implementation
-    split = run.tensor_parallel > 1 and run.sequence_parallel
-    return split and run.narrow is not None and run.framework == "pytorch-eager"
+    return run.splits_sequence and run.narrow is not None and run.framework == "pytorch-eager"
 
 
 def gathered(name: str, s: Shard) -> tuple[Launch, ...]:

@@ -261,7 +261,7 @@ def _whole_logits_backward(s: Shard, vocab: int, accumulate: bool, done: str) ->
 
 def _reads_fp32(s: Shard) -> bool:
     """Whether the head's product is given fp32: a graph of the whole model rounds it where its norm makes it."""
-    return pytorch_norm.gives_fp32(s) and not loss.whole_graph(s)
+    return pytorch_norm.gives_fp32(s) and not s.implementation.whole_graph
 
 
 def _logits_scaled(name: str, s: Shard, vocab: int) -> tuple[Launch, ...]:
@@ -285,7 +285,7 @@ def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]
 def padded(vocab: int, s: Shard) -> int:
     """Columns of the head's product: where it compiles the model whole, Inductor pads rows to multiples of 16 bytes."""
     values = int(FAST_BYTES // s.value_bytes)
-    return -(-vocab // values) * values if loss.whole_graph(s) else vocab
+    return -(-vocab // values) * values if s.implementation.whole_graph else vocab
 
 
 def _whole_products(s: Shard, vocab: int) -> tuple[Launch, ...]:

@@ -112,7 +112,7 @@ def _unfolded_backward(s: Shard, part: str, rank: int, width: int) -> tuple[Laun
 
 def _shared_key_gathering(s: Shard, latent: LatentAttention, suffix: str) -> tuple[Launch, ...]:
     """Gathering of the keys' shared part, and in the backward the scattering of its gradient's sum."""
-    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
+    if not s.implementation.splits_sequence:
         return ()
     kind = "reduce_scatter" if suffix else "all_gather"
     size = s.tokens * latent.rotary_dim * s.value_bytes

@@ -35,11 +35,6 @@ def logits_dtype(s: Shard) -> str:
     return s.dtype if s.implementation.modules == "joint" else "fp32"
 
 
-def whole_graph(s: Shard) -> bool:
-    """Whether ``torch.compile`` has fused this loss: it has where it sees the whole model."""
-    return s.implementation.compiled and s.implementation.modules == "transformers"
-
-
 def forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Loss of ``tokens x vocab`` logits on one rank, and metrics that take it again."""
     own = (*loop(s, vocab), *_forward(s, vocab))
@@ -73,7 +68,7 @@ def _forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
         return _parallel_forward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
-    if whole_graph(s):
+    if s.implementation.whole_graph:
         return (
             issued("unary", "loss.log_softmax", logits, FUSED * logits, activity=1.0, writes=0),
             streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
@@ -98,7 +93,7 @@ def backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
         return _parallel_backward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
-    if whole_graph(s):
+    if s.implementation.whole_graph:
         return (
             streaming("fill", "loss.grad.fill", logits, reads=0, dtype=s.dtype),
             issued("unary", "loss.log_softmax.grad", logits, FUSED * logits, activity=1.0),

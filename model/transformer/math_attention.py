@@ -31,8 +31,7 @@ def applies(s: Shard) -> bool:
     run = s.implementation
     if s.config.kv_heads == s.config.heads or run.modules == "joint" or run.attention_backend == "unfused":
         return False
-    one = s.config.own_code == "falcon" and s.config.kv_heads == 1 and run.modules == "transformers"
-    return one or run.dtype == "fp32"
+    return (s.family == "falcon" and s.config.kv_heads == 1) or run.dtype == "fp32"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:

@@ -40,7 +40,7 @@ def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch
     kernel = streaming(s.config.norm, norm, rows * hidden, writes=width, dtype=dtype, rows=rows, columns=hidden)
     cast: tuple[Launch, ...] = ()
     if not fused:
-        copies = 1 if gathers(s) and narrow.transposes else narrow.copies
+        copies = 1 if s.implementation.splits_sequence and narrow.transposes else narrow.copies
         cast = narrow_kernels.quantise(f"{name}.input", rows * hidden, narrow, dtype, copies)
     return (*((kernel,) if norm else ()), *cast, *multiplied)
 
@@ -74,7 +74,7 @@ def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     wgrad = fused_weight_gradient(name, s, hidden, inputs)
     if narrow is None:
         return (*gathered_product(f"{name}.grad", dgrad, s), wgrad)
-    late = gathers(s) and narrow.transposes  # the second copy is made from the gathered first one
+    late = s.implementation.splits_sequence and narrow.transposes  # the second copy is made from the gathered first one
     copies = 1 if late else narrow.copies
     cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, narrow, dtype, copies, gradient=True)
     turned = (narrow_kernels.transpose(f"{name}.grad", s.tokens * hidden),) if late else ()
@@ -93,7 +93,7 @@ def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -
     last = [wgrad]
     if narrow is not None:
         before = narrow_kernels.quantise(f"{name}.grad", s.tokens * outputs, narrow, dtype, gradient=True)
-        if narrow.transposes and (gathers(s) or (narrow.norms_cast and normed)):
+        if narrow.transposes and (s.implementation.splits_sequence or (narrow.norms_cast and normed)):
             last.insert(0, narrow_kernels.transpose(f"{name}.input", s.tokens * hidden))
     implementation = s.implementation
     if implementation.tensor_parallel == 1:
@@ -133,21 +133,16 @@ def fused_weight_gradient(name: str, s: Shard, outputs: int, inputs: int) -> Lau
     return narrow_kernels.product(added_up(launch, s.implementation.gradient_dtype), s.implementation.narrow)
 
 
-def gathers(s: Shard) -> bool:
-    """Whether the sequence is split between linear layers."""
-    return s.implementation.sequence_parallel and s.implementation.tensor_parallel > 1
-
-
 def pipelined(s: Shard) -> bool:
     """Whether that is gathered and scattered in steps beside the products."""
-    return gathers(s) and s.implementation.tp_comm_overlap
+    return s.implementation.splits_sequence and s.implementation.tp_comm_overlap
 
 
 def gathered_product(name: str, product: Launch, s: Shard, copies: int = 1) -> tuple[Launch, ...]:
     """A product of a tensor that is gathered before it, in FP8 ``copies`` of it."""
     if pipelined(s):
         return pipelined_products.gathered_product(name, product, gathered_bytes(s, copies), s.implementation)
-    if not gathers(s):
+    if not s.implementation.splits_sequence:
         return (product,)
     return (collective("all_gather", f"{name}.all_gather", gathered_bytes(s, copies), s.implementation), product)
 

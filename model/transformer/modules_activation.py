@@ -153,7 +153,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def _steps(s: Shard) -> tuple[tuple[Launch, ...], tuple[Launch, ...]] | None:
     """Forward and backward of an activation that is a kernel for each operation; ``None`` where it is one kernel."""
-    if s.config.own_code == "bloom" and s.implementation.modules == "transformers":
+    if s.family == "bloom":
         return _formula(s, BLOOM), _formula(s, BLOOM_BACKWARD)
     if quick(s):
         return _formula(s, QUICK), _formula(s, QUICK_BACKWARD)

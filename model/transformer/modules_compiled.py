@@ -37,7 +37,7 @@ PARTIAL_ROWS, PARTIAL = 512, 1.9
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
-    whole = compiled_whole(s)
+    whole = s.implementation.whole_graph
     return (
         _norm("norm1", s, reads=1 if whole else 0, writes=1 if whole else 0),
         *eager.enter_forward("qkv", s),
@@ -59,7 +59,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """Backward of a layer."""
-    whole, firsts, projections = compiled_whole(s), linear.first_products(s), linear.projections(s)
+    whole, firsts, projections = s.implementation.whole_graph, linear.first_products(s), linear.projections(s)
     return (
         *eager.leave_backward("down", s),
         *_linears_backward((linear.down(s),), s, accumulate),
@@ -79,15 +79,10 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
     )
 
 
-def compiled_whole(s: Shard) -> bool:
-    """Whether the whole model is one graph."""
-    return s.implementation.modules == "transformers"
-
-
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
     """Attention; in a graph of the whole model with a mask for every score, and keys and values for every head."""
     launches = core_attention.core_attention(s, direction)
-    if not compiled_whole(s):
+    if not s.implementation.whole_graph:
         return launches
     return masked_attention.with_mask(launches, s, GRAPH_MASK)
 

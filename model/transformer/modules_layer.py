@@ -264,7 +264,7 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def sliced(s: Shard) -> bool:
     """Whether queries, keys and values are slices of their joint product, rather than its split parts."""
-    return s.config.sliced_projections or family_attention.family(s) in ("falcon", "bloom")
+    return s.config.sliced_projections or s.family in ("falcon", "bloom")
 
 
 def _sliced(s: Shard) -> tuple[Launch, ...]:

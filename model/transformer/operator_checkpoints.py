@@ -51,7 +51,7 @@ def kept_bytes(s: Shard) -> float:
     keys = s.kv_heads * config.head_dim
     wide = s.heads * config.head_dim + keys + s.attention_width + s.ffn
     stream = 1  # the layer's input
-    if run.tensor_parallel > 1 and run.sequence_parallel:
+    if run.splits_sequence:
         stream += 1 if run.compiled else 2  # what the scattered sums give
     wide += 0 if run.compiled else config.hidden
     kept = size * (s.tokens * wide + stream * s.norm_tokens * config.hidden)

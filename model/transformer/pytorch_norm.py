@@ -111,12 +111,5 @@ def half_backward(
     name: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
 ) -> tuple[Launch, ...]:
     """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with this norm."""
-    kernels, sums = backward(name, s, accumulate) if eager.before_block(s, name) else ((), ())
-    join = (
-        eager.residual_addition(f"{name}.grad.join", s.stream),
-        *((eager.residual_addition(f"{name}.grad.leaf", s.stream),) if leaf_input else ()),
-    )
-    entering = eager.enter_backward(entered, s)
-    if entering and not s.implementation.sequence_parallel:
-        return (*kernels, *sums, *entering, *join)
-    return (*entering, *kernels, *join, *sums)
+    gradient = backward(name, s, accumulate) if eager.before_block(s, name) else ((), ())
+    return eager.met_with_stream(name, entered, s, gradient, leaf_input=leaf_input)

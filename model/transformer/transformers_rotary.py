@@ -35,13 +35,8 @@ BUSY = 1.7
 
 
 def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
-    return rotated(s, _key_heads(s))
-
-
-def _key_heads(s: Shard) -> int:
-    """Heads of keys that are rotated: Falcon has repeated some before."""
-    repeated = s.config.own_code == "falcon" and s.config.kv_heads > 1 and s.implementation.modules == "transformers"
-    return s.heads if repeated else s.kv_heads
+    """Queries and keys, which Falcon has repeated before where there are several."""
+    return rotated(s, s.heads if s.family == "falcon" and s.config.kv_heads > 1 else s.kv_heads)
 
 
 def parted(s: Shard) -> bool:
