@@ -29,12 +29,12 @@ from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
     Stage,
     StateShards,
+    Whole,
     gathered_by_fsdp_bytes,
     outside_layers_bytes,
     parameter_bytes,
     reference_bytes,
     uneven_bytes,
-    waiting_bytes,
     weights_bytes,
     whole_throughout_bytes,
 )
@@ -156,14 +156,11 @@ def memory_footprint(
     if implementation.framework == "megatron":
         at_step += temporary
     transient = max(transient, at_step - kept - outputs - buffers, rounded_forward_bytes(one, stage))
-    whole = gathered_by_fsdp_bytes(stage, split) if split.splits_parameters else (0.0, 0.0, 0.0)
-    waiting = waiting_bytes(stage) if split.wait_gathered and split.splits_parameters else (0.0, 0.0)
+    whole = gathered_by_fsdp_bytes(stage, split)
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(stage)
     else:
-        gathered, gradients = _gathered_and_gradients(
-            own_bytes, whole, waiting, kept, transient, one, rank, split, temporary
-        )
+        gathered, gradients = _gathered_and_gradients(own_bytes, whole, kept, transient, one, rank, split, temporary)
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
     return MemoryFootprint(
@@ -185,7 +182,7 @@ def memory_footprint(
         + communicators * COMMUNICATOR_BYTES
         + one.exchange_buffers
         + (one.user_buffers if symmetric else 0.0),
-        cached=cached_bytes(one, rank, gathered=whole[0], elements=own, gradients=gradients),
+        cached=cached_bytes(one, rank, gathered=whole.between, elements=own, gradients=gradients),
     )
 
 
@@ -214,8 +211,7 @@ def _stack_bytes(
 
 def _gathered_and_gradients(
     gradients: float,
-    whole: tuple[float, float, float],
-    waiting: tuple[float, float],
+    whole: Whole,
     kept: float,
     transient: float,
     one: MicroBatchBytes,
@@ -225,19 +221,18 @@ def _gathered_and_gradients(
 ) -> tuple[float, float]:
     """What FSDP holds whole when memory is fullest, and the gradients of one GPU that are there then.
 
-    ``gradients`` are all that it has, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``waiting`` what
-    :func:`waiting_bytes` does of layers that nothing gathers again; ``kept`` are activations; ``temporary`` is what the
-    optimizer's step needs beside all gradients.
+    ``gradients`` are all that it has, ``kept`` are activations; ``temporary`` is what the optimizer's step needs beside
+    all gradients.
     """
     implementation = one.shard.implementation
-    gathered = gathered_at_peak(whole, transient, one, rank, waiting) if split.splits_parameters else 0.0
+    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
     if implementation.framework != "megatron":
         counted = transient + gathered
-        in_backward = whole[1] + one.backward_transient - counted, whole[2]
+        in_backward = whole.during + one.backward_transient - counted, whole.further
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
         gradients = gradients_at_peak(
-            gradients, kept, in_backward, one, rank, split, max(of_table, temporary) - counted, waiting[1]
+            gradients, kept, in_backward, one, rank, split, max(of_table, temporary) - counted, whole.wait_within
         )
     return gathered + (_compared_root_bytes(one.shard, rank) if split.splits_parameters else 0.0), gradients
 

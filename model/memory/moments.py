@@ -15,7 +15,7 @@ from joulecast.model.transformer.head import embedding_rows, head_words
 if TYPE_CHECKING:
     from joulecast.model.memory.activations import MicroBatchBytes
     from joulecast.model.memory.pipeline_rank import PipelineRank
-    from joulecast.model.memory.states import Stage, StateShards
+    from joulecast.model.memory.states import Stage, StateShards, Whole
 
 
 def gradients_at_peak(
@@ -98,13 +98,7 @@ def _table(one: MicroBatchBytes) -> float:
     return float(embedding_rows(config, run) * config.hidden)
 
 
-def gathered_at_peak(
-    whole: tuple[float, float, float],
-    transient: float,
-    one: MicroBatchBytes,
-    rank: PipelineRank,
-    waiting: tuple[float, float] = (0.0, 0.0),
-) -> float:
+def gathered_at_peak(whole: Whole, transient: float, one: MicroBatchBytes, rank: PipelineRank) -> float:
     """What FSDP holds whole beyond the rest, ``transient`` included, when memory is fullest.
 
     That is between forward and backward, unless a layer's backward holds more than that of the loss has freed by then,
@@ -112,19 +106,19 @@ def gathered_at_peak(
     the end, when no layer waits gathered for its backward. In PyTorch a second layer's gradients come when what the
     first one kept is gone.
     """
-    between, during, further = whole
     if one.shard.implementation.framework == "megatron":
-        return during + further
-    during += max(0.0, further - one.layer)
+        return whole.during + whole.further
+    during = whole.during + max(0.0, whole.further - one.layer)
     if not rank.last:
         return during
     read = reference_transient_bytes(one.shard)
-    compared = between + waiting[0] + read if read else 0.0
+    compared = whole.between + whole.wait + read if read else 0.0
     freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
-    scored, computed = between + waiting[0] + one.loss_transient, during + waiting[1] + one.backward_transient - freed
+    scored = whole.between + whole.wait + one.loss_transient
+    computed = during + whole.wait_within + one.backward_transient - freed
     moments = [scored, compared, computed, transient]
     if transient > max(one.backward_transient, one.loss_transient):  # what is outside of the layers comes last
-        moments.append(between + transient)
+        moments.append(whole.between + transient)
     return max(moments) - transient
 
 
