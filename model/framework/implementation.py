@@ -282,6 +282,11 @@ class Implementation(HashedOnce):
             )
 
     @property
+    def megatron(self) -> bool:
+        """Whether Megatron-Core with Transformer Engine runs, not PyTorch alone."""
+        return self.framework == "megatron"
+
+    @property
     def attention_dtype(self) -> str:
         """Type of what attention multiplies."""
         return "fp8" if self.attention_fp8 else self.dtype
@@ -289,12 +294,12 @@ class Implementation(HashedOnce):
     @property
     def kept_narrow(self) -> Narrow | None:
         """FP8 in which tensors are kept for later products: Transformer Engine's; PyTorch casts anew each time."""
-        return self.narrow if self.framework == "megatron" else None
+        return self.narrow if self.megatron else None
 
     @property
     def gathers_narrow(self) -> bool:
         """Whether PyTorch's FSDP casts its shards of linear layers' weights to FP8 and gathers them so."""
-        if self.framework == "megatron" or self.narrow is None:
+        if self.megatron or self.narrow is None:
             return False
         return self.gathered and self.narrow.parameters
 
@@ -357,13 +362,13 @@ class Implementation(HashedOnce):
     @property
     def gradient_dtype(self) -> str:
         """Type in which gradients are reduced, and in Megatron kept."""
-        own = "fp32" if self.framework == "megatron" else self.trained_dtype
+        own = "fp32" if self.megatron else self.trained_dtype
         return self.gradients or own
 
     @property
     def kept_gradient_dtype(self) -> str:
         """Type in which gradients are kept: in PyTorch that of their parameters."""
-        return self.gradient_dtype if self.framework == "megatron" else self.trained_dtype
+        return self.gradient_dtype if self.megatron else self.trained_dtype
 
     @property
     def narrow_states(self) -> bool:

@@ -128,7 +128,7 @@ def _user_buffer_bytes(s: Shard) -> float:
     tensor = bias * s.value_bytes * s.heads * s.sequence**2 + _mask_bytes(s)
     if not s.implementation.tp_comm_overlap:
         return tensor
-    if s.implementation.framework != "megatron":
+    if not s.implementation.megatron:
         return tensor + s.activation_bytes
     return tensor + 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
 
@@ -194,7 +194,7 @@ def _stream_tokens(s: Shard) -> float:
     Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering. A norm
     behind a block keeps the block's result, whose product reads the stream itself.
     """
-    config, megatron = s.config, s.implementation.framework == "megatron"
+    config, megatron = s.config, s.implementation.megatron
     kept = float(config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens))
     if config.latent is not None:  # whose queries and keys are put together when they are rotated
         kept += latent_vectors(config.latent) * s.norm_tokens / config.hidden
@@ -212,7 +212,7 @@ def _inner_width(s: Shard) -> float:
         kept += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
     elif config.latent is None and config.scaled_queries:
         kept += s.heads * config.head_dim
-    if implementation.framework != "megatron":
+    if not implementation.megatron:
         kept += _eager_activation_extra(s)
     return kept - s.ffn if s.implementation.casts_anew else kept
 
@@ -278,7 +278,7 @@ def head_bytes(s: Shard) -> float:
 
 
 def _in_fp32(s: Shard) -> bool:
-    return s.implementation.splits_head or s.implementation.framework == "megatron"
+    return s.implementation.splits_head or s.implementation.megatron
 
 
 def _kept_logit_bytes(s: Shard) -> float:
@@ -321,11 +321,11 @@ def loss_transient_bytes(s: Shard) -> float:
     if liger_loss.alone(s):
         return max(logits, weight + boundary_bytes(s))
     if s.implementation.fused_loss:
-        return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
+        return 0.0 if s.implementation.megatron else max(logits, weight + boundary_bytes(s))
     if s.implementation.splits_head and s.implementation.modules == "torchtitan":
         return LOSS_PARALLEL_TENSORS * _STATISTIC_BYTES * s.tokens * vocab
     if _in_fp32(s):
-        return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
+        return logits + (0.0 if s.implementation.megatron else max(0.0, weight - 2 * logits))
     return max(2 * s.tokens * vocab * _softmax_logit_bytes(s), weight + boundary_bytes(s))
 
 
@@ -347,7 +347,7 @@ def layer_transient_bytes(s: Shard) -> float:
     full recomputation, the layer's activations computed again.
     """
     size, implementation = s.value_bytes, s.implementation
-    weight = 0 if implementation.framework == "megatron" else s.hidden * s.ffn
+    weight = 0 if implementation.megatron else s.hidden * s.ffn
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)

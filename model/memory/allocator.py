@@ -43,7 +43,7 @@ def cached_bytes(
         What of them is counted at the peak [bytes].
     """
     run = one.shard.implementation
-    if run.framework == "megatron":
+    if run.megatron:
         return 0.0
     shards = max(0.0, elements * DTYPE_BYTES[run.gradient_dtype] - gradients) if gathered else 0.0
     widened = run.modules != "joint" and not run.fused_loss and not run.whole_graph and not fused(one.shard)

@@ -153,7 +153,7 @@ def memory_footprint(
     transient = _transient_bytes(one, kept, rank)
     temporary = max(rest.temporary, experts.temporary)
     at_step = states * widened_gradient_bytes(implementation)  # while no activation is there
-    if implementation.framework == "megatron":
+    if implementation.megatron:
         at_step += temporary
     transient = max(transient, at_step - kept - outputs - buffers, rounded_forward_bytes(one, stage))
     whole = gathered_by_fsdp_bytes(stage, split)
@@ -162,7 +162,7 @@ def memory_footprint(
     else:
         gathered, gradients = _gathered_and_gradients(own_bytes, whole, kept, transient, one, rank, split, temporary)
     # PyTorch's symmetric memory lies outside its allocator.
-    symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
+    symmetric = implementation.tp_comm_overlap and not implementation.megatron
     return MemoryFootprint(
         parameters=weights_bytes((rest, experts), split) + reference_bytes(stage, split),
         gradients=gradients,
@@ -226,7 +226,7 @@ def _gathered_and_gradients(
     """
     implementation = one.shard.implementation
     gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
-    if implementation.framework != "megatron":
+    if not implementation.megatron:
         counted = transient + gathered
         in_backward = whole.during + one.backward_transient - counted, whole.further
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
@@ -255,7 +255,7 @@ def _stand_in_bytes(config: ModelConfig, implementation: Implementation, *, last
 
     Transformer Engine keeps them (``get_dummy_wgrad``); what an H200 had allocated between iterations showed them.
     """
-    if implementation.framework != "megatron":
+    if not implementation.megatron:
         return 0.0
     layers = (layer_parameters(kind, implementation) for kind in config.kinds)
     weights = (p for layer in layers for p in layer if p.name.endswith(".weight") and p.elements > config.hidden)
@@ -280,7 +280,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     s, moments = one.shard, [one.layer_transient, one.attention_transient - one.ends * rank.last]
     if rank.last:
         moments += [one.loss_transient, reference_transient_bytes(s)]
-        if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
+        if not s.implementation.megatron:  # the outputs are concatenated when everything kept is gone
             merged = rank.micro_batches if rank.pipelined else 0
             moments.append(merged * one.logits - kept)
     if rank.first and s.implementation.lora is None:
@@ -294,7 +294,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
 
 def _pipeline_bytes(one: MicroBatchBytes, rank: PipelineRank) -> tuple[float, float]:
     """Held outputs and receive buffers of a pipeline on one rank: Megatron holds one of each, freeing its outputs."""
-    if one.shard.implementation.framework == "megatron":
+    if one.shard.implementation.megatron:
         return 0.0, 2 * one.boundary
     receiving = rank.chunks - rank.first  # chunks that receive activations
     returning = rank.chunks - rank.last  # chunks that receive gradients

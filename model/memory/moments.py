@@ -106,7 +106,7 @@ def gathered_at_peak(whole: Whole, transient: float, one: MicroBatchBytes, rank:
     the end, when no layer waits gathered for its backward. In PyTorch a second layer's gradients come when what the
     first one kept is gone.
     """
-    if one.shard.implementation.framework == "megatron":
+    if one.shard.implementation.megatron:
         return whole.during + whole.further
     during = whole.during + max(0.0, whole.further - one.layer)
     if not rank.last:

@@ -123,7 +123,7 @@ def _trained_elements(parameters: Iterable[ParameterTensor]) -> float:
 def _gathered(parameters: Iterable[ParameterTensor], of: Implementation) -> Held:
     """The same of parameters that are gathered: Megatron keeps them as it has them, PyTorch as they arrive."""
     some = tuple(parameters)
-    if of.framework == "megatron":
+    if of.megatron:
         return _held(some, of, of.dtype)
     return Held(_trained_elements(some), gathered_bytes(some, of))
 
@@ -227,7 +227,7 @@ def gathered_by_fsdp_bytes(stage: Stage, split: StateShards) -> Whole:
     outside = whole(stage.outside())
     each = [one for layer, count in stage.kinds() for one in [whole(layer)] * count]
     largest = sorted(each, key=lambda one: one.elements, reverse=True)
-    copies = 0 if implementation.framework == "megatron" else 1
+    copies = 0 if implementation.megatron else 1
     held = largest[:WHOLE_LAYERS]
     during = sum(one.weights for one in (outside, *held, *largest[:copies]))
     made = reduced if copies == 0 else DTYPE_BYTES[dtype]

@@ -55,7 +55,7 @@ def stage_transfer(config: ModelConfig, implementation: Implementation, batch: i
     """
     s = shard(config, implementation, batch, sequence)
     share = s.norm_tokens / s.tokens
-    if implementation.framework == "megatron":
+    if implementation.megatron:
         share = 1.0 / implementation.tensor_parallel
         if not implementation.sequence_parallel:
             share *= implementation.tensor_domains
@@ -77,7 +77,7 @@ def step_epilogue(
     ``torch.distributed.pipelining`` divides every gradient by the number of micro-batches, and on the last stage
     concatenates the micro-batches' outputs (the logits) to return them. Megatron does neither.
     """
-    if implementation.framework != "pytorch-eager" or micro_batches == 1:
+    if implementation.megatron or micro_batches == 1:
         return ()
     scaling = gradient_scaling(parameters, implementation)
     if not last:

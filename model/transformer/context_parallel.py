@@ -112,7 +112,7 @@ def _sequences_first(s: Shard, direction: str, gathered: float, seen: float) -> 
     that are ``gathered``.
     """
     run = s.implementation
-    if run.framework != "megatron" or run.attention_backend != "flash-attn-2" or s.batch == 1:
+    if not run.megatron or run.attention_backend != "flash-attn-2" or s.batch == 1:
         return (), ()
     queries, local = float(s.tokens * s.attention_width), gathered / run.context_parallel
     if direction == "forward":

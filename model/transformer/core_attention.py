@@ -1,4 +1,4 @@
-"""What stands between attention's linear layers in Megatron: one kernel, several, or other ranks' keys and values."""
+"""What stands between attention's linear layers: one kernel, several, or other ranks' keys and values."""
 
 from __future__ import annotations
 

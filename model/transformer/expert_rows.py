@@ -94,7 +94,7 @@ def expert_bytes(s: Shard) -> float:
     read = wide if run.narrow is None else run.narrow.value_bytes  # by products
     made = e.up_width * stored_narrow.activation_input_bytes(run) + clamped_width(s, e) * wide
     rows = e.all_rows * (width * read + made + e.ffn * read + 4.0)
-    if run.framework != "megatron":
+    if not run.megatron:
         rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * width)
     rows += s.norm_tokens * experts_of(s).latent * read  # which the projection back reads
     return rows + 2 * 4.0 * s.norm_tokens * experts_of(s).count
@@ -103,7 +103,7 @@ def expert_bytes(s: Shard) -> float:
 def clamped_width(s: Shard, e: ExpertShard) -> int:
     """Values of a row that Megatron keeps a second time, clamped (gpt-oss); fused products clamp them anew."""
     run = s.implementation
-    return e.up_width if run.framework == "megatron" and experts_of(s).bias and not run.fused_experts else 0
+    return e.up_width if run.megatron and experts_of(s).bias and not run.fused_experts else 0
 
 
 def experts_of(s: Shard) -> Experts:
@@ -268,7 +268,7 @@ def _sorting(
     ``cycles`` are what HybridEP's kernels take for each token that arrives and each expert.
     """
     run, hidden = s.implementation, row_width(s)
-    alone = run.expert_parallel * run.expert_tensor_parallel == 1 and run.framework != "megatron"
+    alone = run.expert_parallel * run.expert_tensor_parallel == 1 and not run.megatron
     if e.experts == 1 or alone:
         return ()
     rows = e.all_rows

@@ -118,7 +118,7 @@ def backward(layer: Linear, s: Shard, completes: str, *, shared: bool) -> tuple[
 def gathers(s: Shard) -> bool:
     """Whether tensor-parallel ranks gather a split sequence in FP8."""
     run = s.implementation
-    return run.splits_sequence and run.narrow is not None and run.framework == "pytorch-eager"
+    return run.splits_sequence and run.narrow is not None and not run.megatron
 
 
 def gathered(name: str, s: Shard) -> tuple[Launch, ...]:

@@ -41,7 +41,7 @@ UNSORTED_EMBEDDING_TOKENS = 3072
 def embedding_is_split(config: ModelConfig, implementation: Implementation) -> bool:
     """Whether the embedding's vocabulary is split: in Megatron, and where it is the split head's matrix."""
     tied = implementation.splits_head and implementation.tied(config)
-    return tied or (implementation.framework == "megatron" and implementation.tensor_parallel > 1)
+    return tied or (implementation.megatron and implementation.tensor_parallel > 1)
 
 
 def head_words(config: ModelConfig, implementation: Implementation) -> int:
@@ -85,7 +85,7 @@ def embedding_forward(s: Shard) -> tuple[Launch, ...]:
 
 def _positions_first(name: str, s: Shard) -> tuple[Launch, ...]:
     """Copy that puts positions before sequences, as Megatron's layers have them, where there are several sequences."""
-    if s.implementation.framework != "megatron" or s.batch == 1:
+    if not s.implementation.megatron or s.batch == 1:
         return ()
     tokens = s.tokens if embedding_is_split(s.config, s.implementation) else s.norm_tokens
     return (reordered(name, tokens * s.hidden, s.dtype),)
@@ -95,7 +95,7 @@ def _norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of the norm behind the embedding, where the model has one."""
     if not s.config.embedding_norm:
         return ()
-    if s.implementation.framework == "megatron":
+    if s.implementation.megatron:
         return norm_backward("embedding_norm", s)
     kernels, sums = layer.norm_backward("embedding_norm", s, accumulate)
     return (*kernels, *sums)
@@ -134,7 +134,7 @@ def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[
         launches.append(collective("all_gather", "embedding.grad.all_gather", s.activation_bytes, implementation))
     rows = embedding_rows(config, implementation)
     # A tied head's gradient of the same matrix waits in the autograd engine and is added first.
-    join = head_here and implementation.tied(config) and implementation.framework == "pytorch-eager"
+    join = head_here and implementation.tied(config) and not implementation.megatron
     launches += _scatter("embedding", s.tokens if split else s.norm_tokens, rows, s, accumulate, join=join)
     return tuple(launches)
 
@@ -143,7 +143,7 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
     """Gradient of a table of ``rows`` from that of ``tokens`` gathered rows; ``join`` adds the tied head's first."""
     dtype, table, weight = s.dtype, rows * s.hidden, f"{name}.weight"
     launches = [streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)]
-    added = accumulate or s.implementation.framework == "megatron"  # which has a buffer of gradients, sharded or not
+    added = accumulate or s.implementation.megatron  # which has a buffer of gradients, sharded or not
     done = "" if added else weight
     if tokens <= UNSORTED_EMBEDDING_TOKENS:
         launches.append(_scattered_sum(f"{name}.grad", tokens, s, completes=done))
@@ -156,7 +156,7 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
         launches.append(_scattered_sum(f"{name}.grad.sum", tokens, s, reads=wide, completes=done))
     if join:
         launches.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
-    if s.implementation.framework == "megatron":
+    if s.implementation.megatron:
         return [*launches, *accumulation(weight, table, s.implementation)]
     return [*launches, *layer.accumulation(weight, table, dtype, accumulate)]
 
@@ -205,7 +205,7 @@ def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[
     """Gradient of loss, head and final norm."""
     config, implementation = s.config, s.implementation
     vocab = head_words(config, implementation)
-    if implementation.framework == "megatron":
+    if implementation.megatron:
         return _megatron_backward(s, vocab)
     tied = embedding_here and implementation.tied(config)
     done = "head.weight" if not (accumulate or tied) else ""
@@ -275,9 +275,9 @@ def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]
     """Column sum of the head's bias, where the model has one."""
     if not s.config.head_bias:
         return ()
-    run, done = s.implementation, "" if accumulate or s.implementation.framework == "megatron" else "head.bias"
+    run, done = s.implementation, "" if accumulate or s.implementation.megatron else "head.bias"
     total = column_sums("head.bias.grad", s.tokens, vocab, run.dtype, done)
-    if run.framework == "megatron":
+    if run.megatron:
         return (total, *accumulation("head.bias", vocab, run))
     return (total, *layer.accumulation("head.bias", vocab, s.stream.dtype, accumulate))
 

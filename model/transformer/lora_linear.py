@@ -34,7 +34,7 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.lora import WEIGHTS_TOGETHER, Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer.dropout import DRAWN
+from joulecast.model.transformer.dropout import dropped, dropped_gradient
 from joulecast.model.transformer.eager_layer import gradient_of
 from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.modules_activation import added
@@ -78,11 +78,12 @@ def forward(layer: Linear, s: Shard, *, wide: bool) -> tuple[Launch, ...]:
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
+    read = "fp32" if in_fp32 else dtype
     given = "fp32" if wide and lora.base else dtype
     return (
         *((streaming("copy", f"{name}.lora.clone", s.tokens * outputs, dtype=given),) if lora.base else ()),
         *((widened(f"{name}.lora.widen", values, dtype),) if casts_input and not wide else ()),
-        *_dropped(name, lora, values, "fp32" if in_fp32 else dtype),
+        *((dropped(f"{name}.lora.dropout", values, read),) if lora.dropout else ()),
         *((rounded(f"{name}.lora.round", values),) if in_fp32 else ()),
         *((rounded(f"{first}.weight.round", lora.rank * inputs),) if casts else ()),
         linear_forward(first, s.tokens, lora.rank, inputs, dtype),
@@ -102,6 +103,7 @@ def backward(layer: Linear, s: Shard, accumulate: bool, *, wide: bool) -> tuple[
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
+    read = "fp32" if in_fp32 else dtype
     kernels = (
         *((rounded(f"{name}.lora.result.grad.round", s.tokens * outputs),) if wide and lora.base else ()),
         streaming("unary", f"{name}.lora.grad.scale", s.tokens * outputs, dtype=dtype),
@@ -110,7 +112,7 @@ def backward(layer: Linear, s: Shard, accumulate: bool, *, wide: bool) -> tuple[
         *_weight_gradient(first, s, lora.rank, inputs, accumulate, casts=casts),
         input_gradient(first, s.tokens, lora.rank, inputs, dtype),
         *((widened(f"{name}.lora.grad.widen", values, dtype),) if in_fp32 else ()),
-        *_dropped_backward(name, lora, values, "fp32" if in_fp32 else dtype),
+        *((dropped_gradient(f"{name}.lora.dropout.grad", values, read),) if lora.dropout else ()),
         *((rounded(f"{name}.lora.grad.round", values),) if casts_input and not wide else ()),
     )
     return kernels, (streaming("add", f"{name}.lora.grad.sum", values, reads=2, dtype="fp32" if wide else dtype),)
@@ -126,17 +128,3 @@ def _weight_gradient(
         return gradient_of(weight, product, weights, s.dtype, accumulate)
     wide = widened(f"{name}.wgrad.widen", weights, s.dtype)
     return (product, *gradient_of(weight, wide, weights, "fp32", accumulate))
-
-
-def _dropped(name: str, lora: Lora, values: int, dtype: str) -> tuple[Launch, ...]:
-    """Dropout of an adapter's input, with a mask of one byte a value."""
-    if not lora.dropout:
-        return ()
-    mask = 1.0 / DTYPE_BYTES[dtype]
-    return (issued("unary", f"{name}.lora.dropout", values, DRAWN * values, writes=1.0 + mask, dtype=dtype),)
-
-
-def _dropped_backward(name: str, lora: Lora, values: int, dtype: str) -> tuple[Launch, ...]:
-    if not lora.dropout:
-        return ()
-    return (streaming("mul", f"{name}.lora.dropout.grad", values, reads=1.0 + 1.0 / DTYPE_BYTES[dtype], dtype=dtype),)

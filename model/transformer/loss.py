@@ -27,7 +27,7 @@ EXPONENTIATED, NARROWED = 0.81, 0.47
 
 
 def _parallel(s: Shard) -> bool:
-    return s.implementation.splits_head or s.implementation.framework == "megatron"
+    return s.implementation.splits_head or s.implementation.megatron
 
 
 def logits_dtype(s: Shard) -> str:
@@ -87,7 +87,7 @@ def backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     if s.implementation.log_probabilities:
         return log_probabilities.whole_backward(s, vocab)
     if s.implementation.fused_loss:
-        name = "loss.scale.grad" if s.implementation.framework == "megatron" else "loss.gradient"
+        name = "loss.scale.grad" if s.implementation.megatron else "loss.gradient"
         return (streaming("unary", name, s.tokens * vocab, dtype=s.dtype),)
     if _parallel(s):
         return _parallel_backward(s, vocab)
@@ -114,7 +114,7 @@ def backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
 
 def _fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
-    if s.implementation.framework != "megatron":
+    if not s.implementation.megatron:
         return (streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),)
     statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank
     cycles = STATISTICS * logits + STATISTICS_ROW * tokens

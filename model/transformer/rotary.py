@@ -68,7 +68,7 @@ def scaled_queries(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
     """
     if not s.config.scaled_queries:
         return ()
-    pattern = "unary" if s.implementation.framework == "megatron" else "strided_unary"
+    pattern = "unary" if s.implementation.megatron else "strided_unary"
     width = s.config.head_dim if s.config.latent is None else s.config.latent.key_dim
     return (streaming(pattern, f"query.scale{suffix}", s.tokens * s.heads * width, dtype=s.dtype),)
 

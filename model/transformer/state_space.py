@@ -145,7 +145,7 @@ def kept_bytes(s: Shard) -> float:
         return 0.0
     size = float(DTYPE_BYTES[run.dtype])
     apart = 0.0
-    if run.framework == "megatron":
+    if run.megatron:
         read = size if run.kept_narrow is None else run.kept_narrow.value_bytes
         apart = (size + read) * m.inner
     return s.tokens * (size * (m.projected + m.inner) + apart + 4.0 * m.groups)
