@@ -282,6 +282,11 @@ class Implementation(HashedOnce):
             )
 
     @property
+    def megatron(self) -> bool:
+        """Whether Megatron-Core with Transformer Engine runs, not PyTorch alone."""
+        return self.framework == "megatron"
+
+    @property
     def attention_dtype(self) -> str:
         """Type of what attention multiplies."""
         return "fp8" if self.attention_fp8 else self.dtype
@@ -289,12 +294,12 @@ class Implementation(HashedOnce):
     @property
     def kept_narrow(self) -> Narrow | None:
         """FP8 in which tensors are kept for later products: Transformer Engine's; PyTorch casts anew each time."""
-        return self.narrow if self.framework == "megatron" else None
+        return self.narrow if self.megatron else None
 
     @property
     def gathers_narrow(self) -> bool:
         """Whether PyTorch's FSDP casts its shards of linear layers' weights to FP8 and gathers them so."""
-        if self.framework == "megatron" or self.narrow is None:
+        if self.megatron or self.narrow is None:
             return False
         return self.gathered and self.narrow.parameters
 
@@ -307,7 +312,7 @@ class Implementation(HashedOnce):
         not keep them: the memory that it publishes of full recomputation in FP8 has no room for them
         (``benchmarks/llama3_h100_202412_torchtitan.md``).
         """
-        return self.recompute == "full" and self.compiled and self.narrow is not None and self.modules == "joint"
+        return self.recompute == "full" and self.casts_anew and self.modules == "joint"
 
     @property
     def parameter_dtype(self) -> str:
@@ -318,6 +323,26 @@ class Implementation(HashedOnce):
     def trained_dtype(self) -> str:
         """Type in which the parameters that the optimizer steps are kept: the adapters', or all."""
         return self.parameter_dtype if self.lora is None else self.lora.dtype
+
+    @property
+    def splits_head(self) -> bool:
+        """Whether the head's vocabulary, and the loss, are split over the tensor-parallel ranks."""
+        return self.shard_head and self.tensor_parallel > 1
+
+    @property
+    def splits_sequence(self) -> bool:
+        """Whether tensor-parallel ranks have a share of the sequence each between linear layers."""
+        return self.sequence_parallel and self.tensor_parallel > 1
+
+    @property
+    def whole_graph(self) -> bool:
+        """Whether embedding, layers, head and loss are one compiled graph, as transformers' models are."""
+        return self.compiled and self.modules == "transformers"
+
+    @property
+    def casts_anew(self) -> bool:
+        """Whether a graph's kernels that cast to FP8 make the results of norms and activations again."""
+        return self.compiled and self.narrow is not None
 
     @property
     def autocast(self) -> bool:
@@ -337,13 +362,13 @@ class Implementation(HashedOnce):
     @property
     def gradient_dtype(self) -> str:
         """Type in which gradients are reduced, and in Megatron kept."""
-        own = "fp32" if self.framework == "megatron" else self.trained_dtype
+        own = "fp32" if self.megatron else self.trained_dtype
         return self.gradients or own
 
     @property
     def kept_gradient_dtype(self) -> str:
         """Type in which gradients are kept: in PyTorch that of their parameters."""
-        return self.gradient_dtype if self.framework == "megatron" else self.trained_dtype
+        return self.gradient_dtype if self.megatron else self.trained_dtype
 
     @property
     def narrow_states(self) -> bool:

@@ -38,9 +38,34 @@ class Shard:
     delta_net: DeltaNet | None = None
 
     @property
+    def dtype(self) -> str:
+        """Type of activations and products."""
+        return self.implementation.dtype
+
+    @property
+    def value_bytes(self) -> float:
+        """Bytes of a value of that type."""
+        return float(DTYPE_BYTES[self.implementation.dtype])
+
+    @property
+    def hidden(self) -> int:
+        """Width of the residual stream."""
+        return self.config.hidden
+
+    @property
+    def stream_values(self) -> int:
+        """Values of a residual-stream tensor that norms and additions of this rank work on."""
+        return self.norm_tokens * self.config.hidden
+
+    @property
     def activation_bytes(self) -> float:
         """Bytes of one residual-stream tensor of the whole micro-batch."""
-        return float(self.tokens * self.config.hidden * DTYPE_BYTES[self.implementation.dtype])
+        return self.tokens * self.hidden * self.value_bytes
+
+    @property
+    def family(self) -> str:
+        """Whose own code transformers runs (:mod:`joulecast.model.transformer.family_attention`); empty: none's."""
+        return self.config.own_code if self.implementation.modules == "transformers" else ""
 
     @property
     def stream(self) -> Shard:

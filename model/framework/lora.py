@@ -19,7 +19,7 @@ class Lora:
     rank
         Rows of A, and columns of B.
     targets
-        The products that have an adapter, by the names of :mod:`joulecast.model.transformer.modules_layer`: ``qkv``,
+        The products that have an adapter, by the names of :mod:`joulecast.model.transformer.linear`: ``qkv``,
         ``query``, ``key``, ``value``, ``output``, ``gate``, ``up`` and ``down``.
     dropout
         Probability of dropout of the adapters' inputs.

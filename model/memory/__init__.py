@@ -6,6 +6,5 @@
   ``modules_kept``: layers of transformers and torchtitan; ``lora_kept``: of adapters beside frozen weights;
   ``loss_kept``: what losses on pairs of sequences take, logits in tiles, and a forward that keeps no layer;
   ``liger_kept``: of Liger's head and loss; ``vision_kept``: of vision towers.
-- ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks; ``muon_states``: of
-  matrices that ranks have whole.
+- ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks.
 """

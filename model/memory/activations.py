@@ -28,7 +28,7 @@ from joulecast.model.transformer import (
     value_head,
 )
 from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard, row_width
-from joulecast.model.transformer.head import head_is_split, local_vocabulary
+from joulecast.model.transformer.head import head_words
 from joulecast.model.transformer.megatron_linear import gathered_bytes
 from joulecast.model.transformer.state_space_context import scanned
 
@@ -125,10 +125,10 @@ def _user_buffer_bytes(s: Shard) -> float:
     """
     written = s.implementation.attention_backend == "unfused" or attention_kernel.alibi(s) == "mask"
     bias = s.config.alibi and written and s.implementation.modules == "joint"
-    tensor = float(bias * DTYPE_BYTES[s.implementation.dtype] * s.heads * s.sequence**2) + _mask_bytes(s)
+    tensor = bias * s.value_bytes * s.heads * s.sequence**2 + _mask_bytes(s)
     if not s.implementation.tp_comm_overlap:
         return tensor
-    if s.implementation.framework != "megatron":
+    if not s.implementation.megatron:
         return tensor + s.activation_bytes
     return tensor + 6.0 * gathered_bytes(s) + 4.0 * s.activation_bytes
 
@@ -141,7 +141,7 @@ def _mask_bytes(s: Shard) -> float:
     if s.implementation.recompute != "full":
         return 0.0
     if transformers_attention.applies(s):
-        return float(s.batch * s.sequence**2 * DTYPE_BYTES[s.stream.implementation.dtype])
+        return s.batch * s.sequence**2 * s.stream.value_bytes
     return float(s.batch * s.sequence**2 * masked_attention.masked(s))
 
 
@@ -155,7 +155,7 @@ def _exchange_buffer_bytes(s: Shard) -> float:
 
 def boundary_bytes(s: Shard) -> float:
     """A residual-stream tensor as a rank holds and sends it; ``torch.autocast`` leaves it in the parameters' type."""
-    return float(s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.stream.implementation.dtype])
+    return s.stream_values * s.stream.value_bytes
 
 
 def layer_bytes(s: Shard) -> float:
@@ -170,8 +170,8 @@ def layer_bytes(s: Shard) -> float:
         return whole_layer_bytes(s) - saved_bytes(s)
     again = boundary_bytes(s)
     if s.implementation.keeps_products:
-        widths = s.qkv_width + s.config.hidden + s.up_width
-        again += float(s.tokens * widths * DTYPE_BYTES[s.implementation.dtype])
+        widths = s.qkv_width + s.hidden + s.up_width
+        again += s.tokens * widths * s.value_bytes
     share = 1.0 / s.implementation.recompute_interval
     return again if share == 1.0 else share * again + (1.0 - share) * whole_layer_bytes(s)
 
@@ -194,11 +194,11 @@ def _stream_tokens(s: Shard) -> float:
     Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering. A norm
     behind a block keeps the block's result, whose product reads the stream itself.
     """
-    config, megatron = s.config, s.implementation.framework == "megatron"
+    config, megatron = s.config, s.implementation.megatron
     kept = float(config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens))
     if config.latent is not None:  # whose queries and keys are put together when they are rotated
         kept += latent_vectors(config.latent) * s.norm_tokens / config.hidden
-    return kept - 2 * s.tokens if _computed_again(s) else kept
+    return kept - 2 * s.tokens if s.implementation.casts_anew else kept
 
 
 def _inner_width(s: Shard) -> float:
@@ -212,14 +212,9 @@ def _inner_width(s: Shard) -> float:
         kept += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
     elif config.latent is None and config.scaled_queries:
         kept += s.heads * config.head_dim
-    if implementation.framework != "megatron":
+    if not implementation.megatron:
         kept += _eager_activation_extra(s)
-    return kept - s.ffn if _computed_again(s) else kept
-
-
-def _computed_again(s: Shard) -> bool:
-    """Whether norms and activation are computed again, in the kernels that cast their results anew."""
-    return s.implementation.narrow is not None and s.implementation.compiled
+    return kept - s.ffn if s.implementation.casts_anew else kept
 
 
 def _statistics(s: Shard) -> int:
@@ -244,15 +239,15 @@ def _unfused_bytes(s: Shard) -> float:
 
 def _fp8_difference_bytes(s: Shard) -> float:
     """What FP8 changes: products keep one copy of their inputs, attention its output in ``dtype`` beside it."""
-    narrow, wide = s.implementation.kept_narrow, DTYPE_BYTES[s.implementation.dtype]
+    narrow, wide = s.implementation.kept_narrow, s.value_bytes
     if narrow is None:
         return 0.0
-    replaced = s.config.halves * s.norm_tokens * s.config.hidden + s.tokens * s.ffn
+    replaced = s.config.halves * s.stream_values + s.tokens * s.ffn
     if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
-        replaced -= s.norm_tokens * s.config.hidden
+        replaced -= s.stream_values
     if s.config.latent is not None:
         replaced += s.norm_tokens * normed_latents(s.config.latent)
-    again = narrow.value_bytes * narrow_copies(s) * s.norm_tokens * s.config.hidden
+    again = narrow.value_bytes * narrow_copies(s) * s.stream_values
     kept = again + (narrow.value_bytes - wide) * replaced + narrow.value_bytes * s.tokens * s.attention_width
     if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
         rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
@@ -267,7 +262,7 @@ def _eager_activation_extra(s: Shard) -> int:
 
 def head_bytes(s: Shard) -> float:
     """Final norm's input and output, and what the loss keeps, for one micro-batch."""
-    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
+    vocab = head_words(s.config, s.implementation)
     if value_head.applies(s):
         return modules_kept.final_norm_bytes(s)
     if log_probabilities.in_tiles(s):
@@ -283,26 +278,26 @@ def head_bytes(s: Shard) -> float:
 
 
 def _in_fp32(s: Shard) -> bool:
-    return head_is_split(s.implementation) or s.implementation.framework == "megatron"
+    return s.implementation.splits_head or s.implementation.megatron
 
 
 def _kept_logit_bytes(s: Shard) -> float:
     """The log-softmax in the logits' dtype (fused: their gradient), or the softmax in fp32, and what capped them."""
-    return _softmax_logit_bytes(s) + s.config.logit_softcap * float(DTYPE_BYTES[s.implementation.dtype])
+    return _softmax_logit_bytes(s) + s.config.logit_softcap * s.value_bytes
 
 
 def _softmax_logit_bytes(s: Shard) -> float:
-    if s.implementation.modules != "joint" and not head_is_split(s.implementation):
+    if s.implementation.modules != "joint" and not s.implementation.splits_head:
         return modules_kept.kept_logit_bytes(s)
     if s.implementation.native_loss:
         return 8.0  # logits and their exponentials
-    return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else float(DTYPE_BYTES[s.implementation.dtype])
+    return 4.0 if _in_fp32(s) and not s.implementation.fused_loss else s.value_bytes
 
 
 def logits_bytes(s: Shard) -> float:
     """The logits of one micro-batch on one rank."""
-    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
-    return float(s.tokens * vocab * DTYPE_BYTES[s.implementation.dtype])
+    vocab = head_words(s.config, s.implementation)
+    return s.tokens * vocab * s.value_bytes
 
 
 def loss_transient_bytes(s: Shard) -> float:
@@ -316,9 +311,9 @@ def loss_transient_bytes(s: Shard) -> float:
     """
     if value_head.applies(s):
         return boundary_bytes(s)
-    logits, size = logits_bytes(s), DTYPE_BYTES[s.implementation.dtype]
-    vocab = local_vocabulary(s.config.vocab, head_is_split(s.implementation), s.implementation)
-    weight = float(vocab * s.config.hidden * size) if s.implementation.lora is None else 0.0
+    logits, size = logits_bytes(s), s.value_bytes
+    vocab = head_words(s.config, s.implementation)
+    weight = float(vocab * s.hidden * size) if s.implementation.lora is None else 0.0
     if s.implementation.log_probabilities:
         return loss_kept.loss_transient_bytes(s, vocab, weight)
     if liger_loss.fused(s):
@@ -326,11 +321,11 @@ def loss_transient_bytes(s: Shard) -> float:
     if liger_loss.alone(s):
         return max(logits, weight + boundary_bytes(s))
     if s.implementation.fused_loss:
-        return 0.0 if s.implementation.framework == "megatron" else max(logits, weight + boundary_bytes(s))
-    if head_is_split(s.implementation) and s.implementation.modules == "torchtitan":
+        return 0.0 if s.implementation.megatron else max(logits, weight + boundary_bytes(s))
+    if s.implementation.splits_head and s.implementation.modules == "torchtitan":
         return LOSS_PARALLEL_TENSORS * _STATISTIC_BYTES * s.tokens * vocab
     if _in_fp32(s):
-        return logits + (0.0 if s.implementation.framework == "megatron" else max(0.0, weight - 2 * logits))
+        return logits + (0.0 if s.implementation.megatron else max(0.0, weight - 2 * logits))
     return max(2 * s.tokens * vocab * _softmax_logit_bytes(s), weight + boundary_bytes(s))
 
 
@@ -342,7 +337,7 @@ def _restored_bytes(s: Shard) -> float:
     if s.config.experts is not None:
         e = expert_shard(s)
         values = max(values, e.all_rows * e.up_width)
-    return float(DTYPE_BYTES[s.implementation.dtype] * values)
+    return s.value_bytes * values
 
 
 def layer_transient_bytes(s: Shard) -> float:
@@ -351,8 +346,8 @@ def layer_transient_bytes(s: Shard) -> float:
     They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer) and, with
     full recomputation, the layer's activations computed again.
     """
-    size, implementation = DTYPE_BYTES[s.implementation.dtype], s.implementation
-    weight = 0 if implementation.framework == "megatron" else s.config.hidden * s.ffn
+    size, implementation = s.value_bytes, s.implementation
+    weight = 0 if implementation.megatron else s.hidden * s.ffn
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
@@ -362,7 +357,7 @@ def layer_transient_bytes(s: Shard) -> float:
     if s.config.experts is not None:
         e = expert_shard(s)
         gradients += float(size * e.all_rows * (row_width(s) + e.ffn))
-    if implementation.sequence_parallel and implementation.tensor_parallel > 1:
+    if implementation.splits_sequence:
         gradients += s.activation_bytes
     gradients += saved_bytes(s) + _restored_bytes(s)
     if implementation.recomputes("core_attn") and implementation.attention_backend == "unfused":
@@ -382,6 +377,6 @@ def attention_transient_bytes(s: Shard) -> float:
     if not transformers_attention.applies(s):
         return 0.0
     run, behind = s.implementation, s.up_width + s.ffn + s.attention_width
-    weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.config.hidden * behind)
+    weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.hidden * behind)
     again = whole_layer_bytes(s) - boundary_bytes(s) if run.recompute == "full" else saved_bytes(s)
     return transformers_attention.gradient_bytes(s) + weights + again - modules_kept.mlp_bytes(s)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer.liger_loss import fused
-from joulecast.model.transformer.loss import whole_graph
 
 if TYPE_CHECKING:
     from joulecast.model.memory.activations import MicroBatchBytes
@@ -44,9 +43,9 @@ def cached_bytes(
         What of them is counted at the peak [bytes].
     """
     run = one.shard.implementation
-    if run.framework == "megatron":
+    if run.megatron:
         return 0.0
     shards = max(0.0, elements * DTYPE_BYTES[run.gradient_dtype] - gradients) if gathered else 0.0
-    widened = run.modules != "joint" and not run.fused_loss and not whole_graph(one.shard) and not fused(one.shard)
+    widened = run.modules != "joint" and not run.fused_loss and not run.whole_graph and not fused(one.shard)
     gap = one.logits if widened and rank.last and not rank.pipelined else 0.0
     return gathered + shards + gap

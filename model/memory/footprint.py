@@ -25,23 +25,23 @@ from joulecast.model.memory.moments import (
     gradients_at_peak,
     rounded_forward_bytes,
 )
-from joulecast.model.memory.muon_states import uneven_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import (
     Stage,
     StateShards,
+    Whole,
     gathered_by_fsdp_bytes,
     outside_layers_bytes,
     parameter_bytes,
     reference_bytes,
-    waiting_bytes,
+    uneven_bytes,
     weights_bytes,
     whole_throughout_bytes,
 )
 from joulecast.model.memory.vision_kept import kept_bytes
 from joulecast.model.training.optimizer import widened_gradient_bytes
 from joulecast.model.training.parameters import layer_parameters
-from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.head import embedding_rows, head_words
 
 #: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
 WORKSPACE_BYTES = 2 * 32 * 1024.0**2
@@ -153,19 +153,16 @@ def memory_footprint(
     transient = _transient_bytes(one, kept, rank)
     temporary = max(rest.temporary, experts.temporary)
     at_step = states * widened_gradient_bytes(implementation)  # while no activation is there
-    if implementation.framework == "megatron":
+    if implementation.megatron:
         at_step += temporary
     transient = max(transient, at_step - kept - outputs - buffers, rounded_forward_bytes(one, stage))
-    whole = gathered_by_fsdp_bytes(stage, split) if split.splits_parameters else (0.0, 0.0, 0.0)
-    waiting = waiting_bytes(stage) if split.wait_gathered and split.splits_parameters else (0.0, 0.0)
+    whole = gathered_by_fsdp_bytes(stage, split)
     if split.stay_gathered:
         gathered, gradients = whole_throughout_bytes(stage)
     else:
-        gathered, gradients = _gathered_and_gradients(
-            own_bytes, whole, waiting, kept, transient, one, rank, split, temporary
-        )
+        gathered, gradients = _gathered_and_gradients(own_bytes, whole, kept, transient, one, rank, split, temporary)
     # PyTorch's symmetric memory lies outside its allocator.
-    symmetric = implementation.tp_comm_overlap and implementation.framework != "megatron"
+    symmetric = implementation.tp_comm_overlap and not implementation.megatron
     return MemoryFootprint(
         parameters=weights_bytes((rest, experts), split) + reference_bytes(stage, split),
         gradients=gradients,
@@ -185,7 +182,7 @@ def memory_footprint(
         + communicators * COMMUNICATOR_BYTES
         + one.exchange_buffers
         + (one.user_buffers if symmetric else 0.0),
-        cached=cached_bytes(one, rank, gathered=whole[0], elements=own, gradients=gradients),
+        cached=cached_bytes(one, rank, gathered=whole.between, elements=own, gradients=gradients),
     )
 
 
@@ -214,8 +211,7 @@ def _stack_bytes(
 
 def _gathered_and_gradients(
     gradients: float,
-    whole: tuple[float, float, float],
-    waiting: tuple[float, float],
+    whole: Whole,
     kept: float,
     transient: float,
     one: MicroBatchBytes,
@@ -225,19 +221,18 @@ def _gathered_and_gradients(
 ) -> tuple[float, float]:
     """What FSDP holds whole when memory is fullest, and the gradients of one GPU that are there then.
 
-    ``gradients`` are all that it has, ``whole`` is what :func:`gathered_by_fsdp_bytes` says, ``waiting`` what
-    :func:`waiting_bytes` does of layers that nothing gathers again; ``kept`` are activations; ``temporary`` is what the
-    optimizer's step needs beside all gradients.
+    ``gradients`` are all that it has, ``kept`` are activations; ``temporary`` is what the optimizer's step needs beside
+    all gradients.
     """
     implementation = one.shard.implementation
-    gathered = gathered_at_peak(whole, transient, one, rank, waiting) if split.splits_parameters else 0.0
-    if implementation.framework != "megatron":
+    gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
+    if not implementation.megatron:
         counted = transient + gathered
-        in_backward = whole[1] + one.backward_transient - counted, whole[2]
+        in_backward = whole.during + one.backward_transient - counted, whole.further
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
         gradients = gradients_at_peak(
-            gradients, kept, in_backward, one, rank, split, max(of_table, temporary) - counted, waiting[1]
+            gradients, kept, in_backward, one, rank, split, max(of_table, temporary) - counted, whole.wait_within
         )
     return gathered + (_compared_root_bytes(one.shard, rank) if split.splits_parameters else 0.0), gradients
 
@@ -260,13 +255,13 @@ def _stand_in_bytes(config: ModelConfig, implementation: Implementation, *, last
 
     Transformer Engine keeps them (``get_dummy_wgrad``); what an H200 had allocated between iterations showed them.
     """
-    if implementation.framework != "megatron":
+    if not implementation.megatron:
         return 0.0
     layers = (layer_parameters(kind, implementation) for kind in config.kinds)
     weights = (p for layer in layers for p in layer if p.name.endswith(".weight") and p.elements > config.hidden)
     sizes = {p.elements // p.tensors for p in weights}
     if last:
-        sizes.add(local_vocabulary(config.vocab, head_is_split(implementation), implementation) * config.hidden)
+        sizes.add(head_words(config, implementation) * config.hidden)
     return float(DTYPE_BYTES[implementation.dtype] * sum(sizes))
 
 
@@ -285,21 +280,21 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     s, moments = one.shard, [one.layer_transient, one.attention_transient - one.ends * rank.last]
     if rank.last:
         moments += [one.loss_transient, reference_transient_bytes(s)]
-        if s.implementation.framework == "pytorch-eager":  # the outputs are concatenated when everything kept is gone
+        if not s.implementation.megatron:  # the outputs are concatenated when everything kept is gone
             merged = rank.micro_batches if rank.pipelined else 0
             moments.append(merged * one.logits - kept)
     if rank.first and s.implementation.lora is None:
         # The embedding's dense gradient comes when the activations of its micro-batch are gone.
         run = s.implementation
-        rows = local_vocabulary(s.config.vocab, embedding_is_split(s.config, run), run)
-        table = float(rows * s.config.hidden * DTYPE_BYTES[s.stream.implementation.dtype])
+        rows = embedding_rows(s.config, run)
+        table = rows * s.hidden * s.stream.value_bytes
         moments.append(table - kept / max(1, rank.under_way))
     return max(moments)
 
 
 def _pipeline_bytes(one: MicroBatchBytes, rank: PipelineRank) -> tuple[float, float]:
     """Held outputs and receive buffers of a pipeline on one rank: Megatron holds one of each, freeing its outputs."""
-    if one.shard.implementation.framework == "megatron":
+    if one.shard.implementation.megatron:
         return 0.0, 2 * one.boundary
     receiving = rank.chunks - rank.first  # chunks that receive activations
     returning = rank.chunks - rank.last  # chunks that receive gradients

@@ -11,7 +11,7 @@ from __future__ import annotations
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.lora import Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import modules_layer
+from joulecast.model.transformer import linear
 
 
 def shares_inputs(s: Shard, lora: Lora) -> bool:
@@ -21,8 +21,8 @@ def shares_inputs(s: Shard, lora: Lora) -> bool:
 
 def normed_inputs(s: Shard, lora: Lora) -> int:
     """Results of a layer's norms that are kept: those that adapters share."""
-    groups = [[name for name, _ in of(s)] for of in (modules_layer.projections, modules_layer.first_products)]
-    shared = sum(bool(set(group) & set(lora.targets)) for group in groups)
+    groups = (linear.projections(s), linear.first_products(s))
+    shared = sum(any(one.name in lora.targets for one in group) for group in groups)
     return min(shared, s.config.block_inputs) if shares_inputs(s, lora) else 0
 
 
@@ -34,15 +34,16 @@ def keeps_input(name: str, s: Shard) -> bool:
 
 def adapter_bytes(s: Shard, lora: Lora) -> float:
     """Inputs that are an adapter's own, masks, results of A, and weights that autocast has rounded."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    size = s.value_bytes
     own = (0.0 if shares_inputs(s, lora) else size) + (1.0 if lora.dropout else 0.0)
     narrow = own if lora.dropout or not lora.prepared else 0.0  # what attention gives is narrow as it is
     rounded = size if s.implementation.casts_adapters else 0.0
     kept = 0.0
-    for name, outputs, inputs in modules_layer.linears(s):
-        if name in lora.targets:
-            each = narrow if name == "output" else own
-            kept += s.tokens * (each * inputs + size * lora.rank) + rounded * sum(lora.elements(outputs, inputs))
+    for one in linear.linears(s):
+        if one.name in lora.targets:
+            each = narrow if one.name == "output" else own
+            kept += s.tokens * (each * one.inputs + size * lora.rank)
+            kept += rounded * sum(lora.elements(one.outputs, one.inputs))
     return kept
 
 
@@ -52,7 +53,7 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
     Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32. A weight in 4
     bits is written out beside. A wide input's gradients are both widened before their sum.
     """
-    size, wide = float(DTYPE_BYTES[s.implementation.dtype]), float(DTYPE_BYTES["fp32"])
+    size, wide = s.value_bytes, float(DTYPE_BYTES["fp32"])
     most = size + wide if lora.prepared else size
     if "down" in lora.targets and lora.prepared:
         most = 3 * wide
@@ -60,4 +61,4 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
         casts = s.implementation.casts_adapters and not lora.base
         undone = wide + (wide if lora.dropout else size) if casts else 0.0
         most = max(undone, 3 * size)
-    return s.tokens * s.ffn * most + (size * s.config.hidden * s.ffn if lora.base else 0.0)
+    return s.tokens * s.ffn * most + (size * s.hidden * s.ffn if lora.base else 0.0)

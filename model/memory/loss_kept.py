@@ -9,7 +9,6 @@ of the weight, in fp32.
 from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard, shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import liger_kept, modules_kept
 from joulecast.model.transformer import liger_loss, value_head
 from joulecast.model.transformer.expert_rows import expert_shard, row_width
@@ -27,8 +26,8 @@ MLP_TENSORS, STREAM_TENSORS = 3, 2
 
 def head_bytes(s: Shard) -> float:
     """Kept of the final norm's input, and of the positions that are scored, by logits in tiles."""
-    size, teacher = float(DTYPE_BYTES[s.stream.implementation.dtype]), s.implementation.teacher
-    width = s.config.hidden + (0 if teacher is None else teacher.hidden)
+    size, teacher = s.stream.value_bytes, s.implementation.teacher
+    width = s.hidden + (0 if teacher is None else teacher.hidden)
     return modules_kept.final_norm_input_bytes(s) + scored(s) * width * size
 
 
@@ -38,10 +37,10 @@ def loss_transient_bytes(s: Shard, vocab: int, weight: float) -> float:
     ``weight``: bytes of the gradient of the head's weight, 0 where it has none.
     """
     if not in_tiles(s):
-        stream = float(s.tokens * s.config.hidden * DTYPE_BYTES[s.implementation.dtype])
+        stream = s.tokens * s.hidden * s.value_bytes
         return max(OWN_TENSORS * WIDE * s.tokens * vocab, weight + stream)
-    values, trained = scored(s) * s.config.hidden, vocab * s.config.hidden * (weight > 0.0)
-    kept = DTYPE_BYTES[s.stream.implementation.dtype]
+    values, trained = scored(s) * s.hidden, vocab * s.hidden * (weight > 0.0)
+    kept = s.stream.value_bytes
     narrowed = 0.0 if kept == WIDE else kept
     return (WIDE + narrowed) * (values + trained) + tile_bytes(s)
 
@@ -61,11 +60,11 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
     """The most that a forward whose layers keep nothing holds at once beside what is kept, the ``last`` stage's too."""
     if not last:
         return _layer_bytes(s)
-    size, vocab = DTYPE_BYTES[s.implementation.dtype], s.config.vocab
+    size, vocab = s.value_bytes, s.config.vocab
     if value_head.applies(s):
         head = 0.0
     elif in_tiles(s):
-        head = tile_bytes(s) + size * TILE_WORDS * s.config.hidden  # and the words' weights, rounded
+        head = tile_bytes(s) + size * TILE_WORDS * s.hidden  # and the words' weights, rounded
     elif liger_loss.fused(s):
         head = liger_kept.transient_bytes(s, vocab)
     else:
@@ -75,14 +74,14 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
 
 def _layer_bytes(s: Shard) -> float:
     """Of a layer with experts their rows as gathered, and what is between their products, or within shared experts."""
-    size, between, gathered = DTYPE_BYTES[s.implementation.dtype], s.tokens * s.ffn, 0
+    size, between, gathered = s.value_bytes, s.tokens * s.ffn, 0
     if s.config.experts is not None:
         e = expert_shard(s)
         between, gathered = max(between, e.all_rows * e.ffn), e.sent * row_width(s)
-    return float(size * (MLP_TENSORS * between + gathered + STREAM_TENSORS * s.tokens * s.config.hidden))
+    return float(size * (MLP_TENSORS * between + gathered + STREAM_TENSORS * s.tokens * s.hidden))
 
 
 def tile_bytes(s: Shard) -> float:
     """The buffer of one tile of logits; of a teacher's beside the model's two in fp32, and the gradient rounded."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    size = s.value_bytes
     return min(scored(s), TILE_TOKENS) * TILE_WORDS * (size if s.implementation.teacher is None else 2 * WIDE + size)

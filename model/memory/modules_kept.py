@@ -26,12 +26,11 @@ from joulecast.model.transformer import (
     gated_attention,
     liger_kernels,
     liger_loss,
+    linear,
     masked_attention,
     math_attention,
     modules_activation,
-    modules_compiled,
     modules_experts,
-    modules_layer,
     modules_shared,
     pytorch_norm,
     state_space,
@@ -54,14 +53,14 @@ GATED_TENSORS, GATED_COMPILED = 4, 3
 
 def layer_bytes(s: Shard) -> float:
     """Bytes of one layer and micro-batch."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
-    hidden, copies = s.config.hidden, s.config.block_inputs
+    size = s.value_bytes
+    hidden, copies = s.hidden, s.config.block_inputs
     lora = s.implementation.lora
     if lora is not None:
         copies = lora_kept.normed_inputs(s, lora)
     elif s.implementation.autocast and not s.implementation.compiled:  # every product keeps a copy of its input
-        copies = len(modules_layer.projections(s)) + len(modules_layer.first_products(s))
-    read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if _cast_anew(s) else size
+        copies = len(linear.projections(s)) + len(linear.first_products(s))
+    read = float(DTYPE_BYTES["fp8"]) if float8_linear.gathers(s) else 0.0 if s.implementation.casts_anew else size
     norms = hidden * (_norm_inputs(s) * s.norm_tokens + copies * read * s.tokens)
     widths = s.tokens * size * _attention_width(s) + mlp_bytes(s)
     weights = 0 if s.implementation.prepared else hidden * (s.qkv_width + s.attention_width + s.up_width + s.ffn)
@@ -83,12 +82,12 @@ def _masked_scores(s: Shard) -> float:
     """The mask that PyTorch's kernels read, or what its own code without them keeps of scores."""
     if math_attention.applies(s):
         return math_attention.kept_bytes(s)
-    return float(DTYPE_BYTES[s.implementation.dtype] * s.batch * s.sequence**2)
+    return s.value_bytes * s.batch * s.sequence**2
 
 
 def _written_scores(s: Shard) -> float:
     """What transformers' own attention keeps of scores."""
-    return family_attention.kept_bytes(s) if family_attention.family(s) else transformers_attention.kept_bytes(s)
+    return family_attention.kept_bytes(s) if s.family else transformers_attention.kept_bytes(s)
 
 
 def first_norm_bytes(s: Shard) -> float:
@@ -96,34 +95,34 @@ def first_norm_bytes(s: Shard) -> float:
     if not eager_layer.before_block(s):
         return 0.0
     moments = 2 if s.config.norm == "layernorm" else 1
-    return s.norm_tokens * (s.config.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
+    return s.norm_tokens * (s.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
 
 
 def final_norm_bytes(s: Shard) -> float:
     """Of the norm in front of the head, its result included where the backward makes the head's weight's gradient."""
     read = s.implementation.lora is None and not liger_loss.fused(s)
-    size = float(DTYPE_BYTES[s.implementation.dtype]) if read else 0.0
-    return final_norm_input_bytes(s) + s.config.hidden * size * s.tokens
+    size = s.value_bytes if read else 0.0
+    return final_norm_input_bytes(s) + s.hidden * size * s.tokens
 
 
 def final_norm_input_bytes(s: Shard) -> float:
     """Of that norm without its result."""
-    return s.config.hidden * _norm_input(_read_by_norms(s)) * s.norm_tokens
+    return s.hidden * _norm_input(_read_by_norms(s)) * s.norm_tokens
 
 
 def head_weight_bytes(s: Shard, vocab: int) -> float:
     """Of the head's weight as its product takes it."""
-    return _rounded_bytes(s, vocab * s.config.hidden)
+    return _rounded_bytes(s, vocab * s.hidden)
 
 
 def _rounded_bytes(s: Shard, weights: int) -> float:
     """Copies of weights that ``torch.autocast`` has rounded, which gradients of inputs read."""
-    return float(DTYPE_BYTES[s.implementation.dtype] * weights) if s.implementation.autocast else 0.0
+    return s.value_bytes * weights if s.implementation.autocast else 0.0
 
 
 def kept_logit_bytes(s: Shard) -> float:
     """Of a logit: the log-softmax in fp32, or where the loss is compiled the logit itself."""
-    return float(DTYPE_BYTES[s.implementation.dtype]) if whole_graph(s) else WIDE
+    return s.value_bytes if s.implementation.whole_graph else WIDE
 
 
 def _norm_inputs(s: Shard) -> float:
@@ -141,7 +140,7 @@ def _read_by_norms(s: Shard) -> Shard:
 
 def _norm_input(s: Shard) -> float:
     """Bytes that a norm keeps of a value of this type beside its result."""
-    size = WIDE if pytorch_norm.widens(s) else float(DTYPE_BYTES[s.implementation.dtype])
+    size = WIDE if pytorch_norm.widens(s) else s.value_bytes
     if not pytorch_norm.unfused(s):
         return size
     if s.implementation.lora is not None:  # nothing of what a frozen weight multiplies
@@ -153,7 +152,7 @@ def _norm_input(s: Shard) -> float:
 
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
-    there = not whole_graph(s) or s.config.rotary_fraction < 1
+    there = not s.implementation.whole_graph or s.config.rotary_fraction < 1
     turned = transformers_rotary.attention_turned(s) and there and lora_kept.keeps_input("output", s)
     return s.attention_width * bool(turned) + gated_attention.kept_width(s) + _read_by_attention(s)
 
@@ -161,13 +160,13 @@ def _attention_width(s: Shard) -> int:
 def _read_by_attention(s: Shard) -> int:
     dim = s.config.head_dim
     written = transformers_attention.applies(s)
-    if family_attention.family(s) == "falcon" and s.config.kv_heads == 1 and not written:
+    if s.family == "falcon" and s.config.kv_heads == 1 and not written:
         return s.qkv_width + s.attention_width
     if math_attention.applies(s):  # which keeps copies of queries, keys and values alone
         return s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
-    joint = len(modules_layer.projections(s)) == 1
-    if written or whole_graph(s) or masked_attention.masked(s):
+    joint = len(linear.projections(s)) == 1
+    if written or s.implementation.whole_graph or masked_attention.masked(s):
         # Where values are a slice of the joint product, all of it is kept with them.
         slices = s.config.sliced_projections or (joint and rotated > 0)
         part = slices and s.heads == s.kv_heads and not written
@@ -177,7 +176,7 @@ def _read_by_attention(s: Shard) -> int:
 
 def mlp_bytes(s: Shard) -> float:
     """Of the MLP's width: what an attention's backward finds gone."""
-    return float(s.tokens * DTYPE_BYTES[s.between.implementation.dtype] * _mlp_width(s))
+    return s.tokens * s.between.value_bytes * _mlp_width(s)
 
 
 def _mlp_width(s: Shard) -> int:
@@ -188,13 +187,13 @@ def _mlp_tensors_width(s: Shard) -> int:
     """Of all that the gradients of activation and weights read."""
     if s.config.gated_mlp:
         again = s.implementation.compiled or liger_kernels.swaps_gate(s)
-        return s.ffn * (GATED_COMPILED - _cast_anew(s) if again else GATED_TENSORS)
+        return s.ffn * (GATED_COMPILED - s.implementation.casts_anew if again else GATED_TENSORS)
     if modules_activation.formula(s):
         mixed = modules_activation.wide_powers(s) and not s.implementation.prepared
         return s.ffn * (FORMULA_AUTOCAST if mixed else FORMULA_TENSORS)
     if modules_activation.squared(s):
         return s.ffn * SQUARE_AUTOCAST
-    return s.ffn * (PLAIN_TENSORS + modules_activation.quick(s) - _cast_anew(s))
+    return s.ffn * (PLAIN_TENSORS + modules_activation.quick(s) - s.implementation.casts_anew)
 
 
 def _statistics(s: Shard) -> float:
@@ -204,13 +203,3 @@ def _statistics(s: Shard) -> float:
     for _, rows, columns in normed_parts(s):
         kept += rows * (columns * _norm_input(s) + WIDE)
     return kept
-
-
-def _cast_anew(s: Shard) -> bool:
-    """Whether kernels that cast to FP8 make the results of norms and activations again."""
-    return s.implementation.compiled and s.implementation.narrow is not None
-
-
-def whole_graph(s: Shard) -> bool:
-    """Whether embedding, layers and head are one compiled graph."""
-    return s.implementation.compiled and modules_compiled.compiled_whole(s)

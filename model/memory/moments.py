@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import liger_kept, modules_kept
+from joulecast.model.memory import liger_kept
 from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_bytes
 from joulecast.model.memory.states import parameter_bytes
 from joulecast.model.transformer import liger_loss
-from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.head import embedding_rows, head_words
 
 if TYPE_CHECKING:
     from joulecast.model.memory.activations import MicroBatchBytes
     from joulecast.model.memory.pipeline_rank import PipelineRank
-    from joulecast.model.memory.states import Stage, StateShards
+    from joulecast.model.memory.states import Stage, StateShards, Whole
 
 
 def gradients_at_peak(
@@ -48,12 +48,12 @@ def gradients_at_peak(
     run, config = one.shard.implementation, one.shard.config
     if split.gradient_copies or rank.pipelined or rank.micro_batches > 1 or not run.drops_gradients:
         anew = 0.0
-        if rank.micro_batches > 1 and modules_kept.whole_graph(one.shard):  # gives all of its gradients at its end
+        if rank.micro_batches > 1 and run.whole_graph:  # gives all of its gradients at its end
             anew = max(0.0, gradients - _table(one) * DTYPE_BYTES[run.kept_gradient_dtype])
         return gradient_copies(one, rank, split) * gradients + max(0.0, of_table + anew - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
-    head = local_vocabulary(config.vocab, head_is_split(run), run) * config.hidden * kept_type / split.gradients
+    head = head_words(config, run) * config.hidden * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
     begun = head - one.ends + max(0.0, further - one.layer) + waiting
     first_layer = gradients - later + one.layer - kept + further
@@ -84,7 +84,7 @@ def beside_table_bytes(one: MicroBatchBytes, split: StateShards, outside: float)
     run = one.shard.implementation
     if run.lora is not None:
         return 0.0
-    if modules_kept.whole_graph(one.shard):  # adds up rows in fp32, then narrows them, as two iterations show
+    if run.whole_graph:  # adds up rows in fp32, then narrows them, as two iterations show
         return _table(one) * (DTYPE_BYTES["fp32"] + DTYPE_BYTES[run.dtype]) + one.boundary
     if split.parameters > 1:
         return outside + _table(one) * (DTYPE_BYTES[run.dtype] + DTYPE_BYTES[run.gradient_dtype])
@@ -95,16 +95,10 @@ def beside_table_bytes(one: MicroBatchBytes, split: StateShards, outside: float)
 def _table(one: MicroBatchBytes) -> float:
     """Parameters of the embedding on one rank."""
     run, config = one.shard.implementation, one.shard.config
-    return float(local_vocabulary(config.vocab, embedding_is_split(config, run), run) * config.hidden)
+    return float(embedding_rows(config, run) * config.hidden)
 
 
-def gathered_at_peak(
-    whole: tuple[float, float, float],
-    transient: float,
-    one: MicroBatchBytes,
-    rank: PipelineRank,
-    waiting: tuple[float, float] = (0.0, 0.0),
-) -> float:
+def gathered_at_peak(whole: Whole, transient: float, one: MicroBatchBytes, rank: PipelineRank) -> float:
     """What FSDP holds whole beyond the rest, ``transient`` included, when memory is fullest.
 
     That is between forward and backward, unless a layer's backward holds more than that of the loss has freed by then,
@@ -112,19 +106,19 @@ def gathered_at_peak(
     the end, when no layer waits gathered for its backward. In PyTorch a second layer's gradients come when what the
     first one kept is gone.
     """
-    between, during, further = whole
-    if one.shard.implementation.framework == "megatron":
-        return during + further
-    during += max(0.0, further - one.layer)
+    if one.shard.implementation.megatron:
+        return whole.during + whole.further
+    during = whole.during + max(0.0, whole.further - one.layer)
     if not rank.last:
         return during
     read = reference_transient_bytes(one.shard)
-    compared = between + waiting[0] + read if read else 0.0
+    compared = whole.between + whole.wait + read if read else 0.0
     freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
-    scored, computed = between + waiting[0] + one.loss_transient, during + waiting[1] + one.backward_transient - freed
+    scored = whole.between + whole.wait + one.loss_transient
+    computed = during + whole.wait_within + one.backward_transient - freed
     moments = [scored, compared, computed, transient]
     if transient > max(one.backward_transient, one.loss_transient):  # what is outside of the layers comes last
-        moments.append(between + transient)
+        moments.append(whole.between + transient)
     return max(moments) - transient
 
 

@@ -22,7 +22,7 @@ from joulecast.model.transformer.stored_narrow import activation_input_bytes
 
 def saved_bytes(s: Shard) -> float:
     """Bytes of one layer and micro-batch that are made again, the core of attention left out."""
-    run, hidden = s.implementation, s.config.hidden
+    run, hidden = s.implementation, s.hidden
     wide = float(DTYPE_BYTES[run.dtype])
     narrow = wide if run.kept_narrow is None else run.kept_narrow.value_bytes  # of what products read
     made = activation_input_bytes(run)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.data_parallel import gathered_bytes
-from joulecast.model.training.optimizer import state_bytes, temporary_bytes
+from joulecast.model.training.layer_wise import largest_share
+from joulecast.model.training.matrix import values_of
+from joulecast.model.training.muon import counted
+from joulecast.model.training.optimizer import matrix_state_bytes, state_bytes, temporary_bytes
 from joulecast.model.training.parameters import (
     ParameterTensor,
     layer_parameters,
@@ -119,7 +123,7 @@ def _trained_elements(parameters: Iterable[ParameterTensor]) -> float:
 def _gathered(parameters: Iterable[ParameterTensor], of: Implementation) -> Held:
     """The same of parameters that are gathered: Megatron keeps them as it has them, PyTorch as they arrive."""
     some = tuple(parameters)
-    if of.framework == "megatron":
+    if of.megatron:
         return _held(some, of, of.dtype)
     return Held(_trained_elements(some), gathered_bytes(some, of))
 
@@ -140,6 +144,21 @@ def parameter_bytes(stage: Stage) -> tuple[Held, Held]:
         )
 
     return held(expert=False), held(expert=True)
+
+
+@lru_cache(maxsize=1024)
+def uneven_bytes(stage: Stage, split: StateShards) -> float:
+    """States of whole matrices that Muon's layer-wise optimizer gives the GPU with most, beyond an even share."""
+    run = stage.implementation
+    if run.muon is None:
+        return 0.0
+    parameters = stage.parameters()
+    more = 0.0
+    for expert, ranks in ((False, split.optimizer), (True, split.expert_optimizer)):
+        matrices = counted(p for p in parameters if p.expert == expert)
+        if ranks > 1 and matrices:
+            more += largest_share(matrices, ranks) - values_of(matrices) / ranks
+    return more * matrix_state_bytes(run)
 
 
 def weights_bytes(held: tuple[Held, Held], split: StateShards) -> float:
@@ -171,22 +190,31 @@ def outside_layers_bytes(config: ModelConfig, implementation: Implementation, fi
     return _gathered(outside_layers(outside), implementation).weights
 
 
-@lru_cache(maxsize=4096)
-def waiting_bytes(stage: Stage) -> tuple[float, float]:
-    """Layers that wait gathered for their backward, beyond the one that is whole before it and the two within it."""
-    each = [_gathered(layer, stage.implementation).weights for layer, count in stage.kinds() for _ in range(count)]
-    largest = sorted(each, reverse=True)
-    return sum(largest[1:]), sum(largest[WHOLE_LAYERS:])
+class Whole(NamedTuple):
+    """What FSDP holds whole [bytes].
+
+    ``between`` forward and backward, ``during`` a layer's backward, and ``further`` in the next one's beyond; of layers
+    that ``wait`` gathered, what is there beyond the first of these before the backward, and ``wait_within`` beyond the
+    second in it.
+    """
+
+    between: float = 0.0
+    during: float = 0.0
+    further: float = 0.0
+    wait: float = 0.0
+    wait_within: float = 0.0
 
 
 @lru_cache(maxsize=4096)
-def gathered_by_fsdp_bytes(stage: Stage, split: StateShards) -> tuple[float, float, float]:
-    """What FSDP holds whole between forward and backward, while a layer's backward runs, and in the next one's beyond.
+def gathered_by_fsdp_bytes(stage: Stage, split: StateShards) -> Whole:
+    """What FSDP holds whole; nothing where parameters are not split.
 
     Of the layers one, and all outside them; then two with the gradients of one and, eagerly, the source of a copy; then
     the other's gradients, in the type that they are reduced in. Megatron has the gradients of what is outside them as
     well. Parameters that are not split are whole anyway.
     """
+    if not split.splits_parameters:
+        return Whole()
     implementation = stage.implementation
     dtype, reduced = implementation.dtype, DTYPE_BYTES[implementation.gradient_dtype]
 
@@ -199,10 +227,15 @@ def gathered_by_fsdp_bytes(stage: Stage, split: StateShards) -> tuple[float, flo
     outside = whole(stage.outside())
     each = [one for layer, count in stage.kinds() for one in [whole(layer)] * count]
     largest = sorted(each, key=lambda one: one.elements, reverse=True)
-    copies = 0 if implementation.framework == "megatron" else 1
+    copies = 0 if implementation.megatron else 1
     held = largest[:WHOLE_LAYERS]
     during = sum(one.weights for one in (outside, *held, *largest[:copies]))
     made = reduced if copies == 0 else DTYPE_BYTES[dtype]
     during += made * sum(one.elements for one in ((outside, *held[:1]) if copies == 0 else held[:1]))
     further = reduced * sum(one.elements for one in held[1:])
-    return sum(one.weights for one in (outside, *largest[:1])), during, further
+    between = sum(one.weights for one in (outside, *largest[:1]))
+    if not split.wait_gathered:
+        return Whole(between, during, further)
+    each_layer = (_gathered(layer, implementation).weights for layer, count in stage.kinds() for _ in range(count))
+    layers = sorted(each_layer, reverse=True)
+    return Whole(between, during, further, sum(layers[1:]), sum(layers[WHOLE_LAYERS:]))

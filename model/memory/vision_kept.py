@@ -26,7 +26,7 @@ def kept_bytes(config: ModelConfig, run: Implementation, batch: int, sequence: i
     if not images.trains_tower:
         return kept
     kept += size * s.tokens * vision.patch_values
-    kept += (s.tokens * s.config.hidden * size) * ((of.norm != "") * vision.own_projectors + vision.norm_after)
+    kept += (s.tokens * s.hidden * size) * ((of.norm != "") * vision.own_projectors + vision.norm_after)
     return kept + sum(
         count * layer_bytes(shard(model, s.implementation, s.batch, s.sequence))
         for model, count in read_layers(config, run)

@@ -45,7 +45,7 @@ def gradient_reduction(
     """
     if data_parallel == 1:
         return ()
-    own = math.inf if implementation.framework == "megatron" else 0.0
+    own = math.inf if implementation.megatron else 0.0
     limit = own if bucket_bytes is None else bucket_bytes
     width = DTYPE_BYTES[implementation.gradient_dtype]
     out: list[Launch] = []
@@ -91,7 +91,7 @@ def overlapped_gradient_reduction(
     """
     if data_parallel == 1:
         return tuple(launches)
-    dtype, eager = implementation.gradient_dtype, implementation.framework != "megatron"
+    dtype, eager = implementation.gradient_dtype, not implementation.megatron
     limit, full = _bucket_limits(implementation, bucket_bytes)
     out: list[Launch] = []
     pending, bucket = 0, 0
@@ -130,14 +130,14 @@ def _reduced(
         kind, size, gpus, ctas=implementation.ctas, dtype=dtype, name=f"{name}.{kind}", threads=implementation.threads
     )
     reduction = Launch(operator, stream="communication", waits=waits)
-    if implementation.framework != "megatron" or implementation.averaged:
+    if not implementation.megatron or implementation.averaged:
         return (reduction,)
     return (streaming("unary", f"{name}.divide", elements, dtype=dtype), reduction)
 
 
 def _bucket_limits(implementation: Implementation, bucket_bytes: float | None) -> tuple[float, float]:
     """When the first bucket is full, and when the others are [bytes]."""
-    megatron = implementation.framework == "megatron"
+    megatron = implementation.megatron
     full = float(MEGATRON_BUCKET_BYTES if megatron else DDP_BUCKET_BYTES) if bucket_bytes is None else bucket_bytes
     return (full if megatron else min(full, DDP_FIRST_BUCKET_BYTES)), full
 

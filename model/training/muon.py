@@ -50,7 +50,7 @@ def muon_step(matrices: Mapping[Matrix, int], run: Implementation) -> tuple[Laun
     """
     if run.muon is None:
         return ()
-    step = _megatron if run.framework == "megatron" else _pytorch
+    step = _megatron if run.megatron else _pytorch
     return tuple(launch for matrix, count in matrices.items() for launch in step(matrix, count, run, run.muon))
 
 
@@ -220,7 +220,7 @@ def step_bytes(matrix: Matrix, run: Implementation, muon: Muon) -> float:
     """
     rows, columns = sum(matrix.rows), matrix.columns
     values, squares = float(rows * columns), float(min(rows, columns) ** 2)
-    if run.framework != "megatron":
+    if not run.megatron:
         width = DTYPE_BYTES[muon.products]
         moved = muon.nesterov * DTYPE_BYTES[run.trained_dtype] * values
         return moved + 2.0 * width * (values + squares)

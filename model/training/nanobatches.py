@@ -114,10 +114,7 @@ def layers_forward(
 
     ``cut.parts`` must divide ``batch``.
     """
-    if cut.shared:
-        return _shared(layer_forward(config, implementation, batch, sequence), config, layers, cut)
-    part = layer_forward(config, implementation, batch // cut.parts, sequence) * layers
-    return _in_parts(part, config, implementation, batch, sequence, cut, "parts.cat")
+    return _stack(layer_forward, (config, implementation, batch, sequence), layers, cut, "parts.cat")
 
 
 @lru_cache(maxsize=128)
@@ -125,31 +122,25 @@ def layers_backward(
     config: ModelConfig, implementation: Implementation, batch: int, sequence: int, layers: int, cut: Nanobatches
 ) -> tuple[Launch, ...]:
     """Backward of a stack of layers for one micro-batch; every part accumulates its own weight gradients."""
-    if cut.shared:
-        return _shared(layer_backward(config, implementation, batch, sequence), config, layers, cut)
-    part = layer_backward(config, implementation, batch // cut.parts, sequence) * layers
-    return _in_parts(part, config, implementation, batch, sequence, cut, "parts.grad.cat")
+    return _stack(layer_backward, (config, implementation, batch, sequence), layers, cut, "parts.grad.cat")
 
 
-def _shared(layer: tuple[Launch, ...], config: ModelConfig, layers: int, cut: Nanobatches) -> tuple[Launch, ...]:
-    if config.experts is None or not layers:
-        return layer * layers
-    return take_turns(shares(layer, cut.parts) * layers, cut)
-
-
-def _in_parts(
-    part: tuple[Launch, ...],
-    config: ModelConfig,
-    implementation: Implementation,
-    batch: int,
-    sequence: int,
+def _stack(
+    layer: Callable[[ModelConfig, Implementation, int, int], tuple[Launch, ...]],
+    size: tuple[ModelConfig, Implementation, int, int],
+    layers: int,
     cut: Nanobatches,
     joined: str,
 ) -> tuple[Launch, ...]:
-    if cut.parts == 1 or not part:
-        return part
-    s = shard(config, implementation, batch, sequence)
-    copy = streaming("cat", joined, s.norm_tokens * config.hidden, dtype=implementation.dtype)
+    """Layers of a micro-batch in parts; where micro-batches take turns, shares of those with experts, others whole."""
+    config, implementation, batch, sequence = size
+    if cut.shared or cut.parts == 1 or not layers:
+        one = layer(*size)
+        takes_turns = cut.shared and config.experts is not None and layers
+        return take_turns(shares(one, cut.parts) * layers, cut) if takes_turns else one * layers
+    s = shard(*size)
+    copy = streaming("cat", joined, s.stream_values, dtype=s.dtype)
+    part = layer(config, implementation, batch // cut.parts, sequence) * layers
     return (*take_turns(part, cut), replace(copy, waits=True))
 
 

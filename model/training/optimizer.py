@@ -68,7 +68,7 @@ def optimizer_step(
     if implementation.muon is not None:
         return _with_muon(parameters, implementation, tokens_per_step, state_shards, zeroed=zeroed)
     total = sum(p.elements for p in parameters)
-    if implementation.framework == "megatron":
+    if implementation.megatron:
         tensors = max(1, sum(p.tensors for p in parameters) // state_shards)
         return _megatron_step(total / gradient_shards, total / state_shards, tensors, implementation)
     if implementation.main_parameters:
@@ -106,7 +106,7 @@ def _with_muon(
     others = [p for p in parameters if p.matrix is None]
     share = max(shares(matrices, ranks), key=lambda one: sum(work(each, run) * n for each, n in one.items()))
     total, stepped = sum(p.elements for p in parameters), sum(p.elements for p in others)
-    if run.framework == "megatron":
+    if run.megatron:
         tensors = max(1, sum(share.values()) + sum(p.tensors for p in others) // ranks)
         own = values_of(share) + stepped / ranks
         adam, muon = stepped / ranks, muon_step(share, run)
@@ -202,7 +202,7 @@ def gradient_scaling(parameters: Sequence[ParameterTensor], implementation: Impl
 
     ``torch.distributed.pipelining`` does so at the end of a step of more than one micro-batch (``scale_grads``).
     """
-    if implementation.framework != "pytorch-eager":
+    if implementation.megatron:
         return ()
     dtype = implementation.kept_gradient_dtype
     return tuple(streaming("unary", f"{p.name}.scale", p.elements, dtype=dtype) for p in parameters)
@@ -214,7 +214,7 @@ def optimizer_state_bytes(implementation: Implementation) -> float:
     With narrow moments gradients stay as they are, and of the fp32 weights two bytes are kept beside bf16 ones
     (Megatron-Core's ``use_precision_aware_optimizer`` and ``store_param_remainders``).
     """
-    if implementation.framework != "megatron" and not implementation.main_parameters:
+    if not implementation.megatron and not implementation.main_parameters:
         return 2.0 * DTYPE_BYTES[implementation.trained_dtype]
     if implementation.narrow_states and implementation.moments:
         return 2.0 * DTYPE_BYTES[implementation.moments] + (2.0 if implementation.split_main_parameters else 4.0)
@@ -232,7 +232,7 @@ def state_bytes(parameter: ParameterTensor, implementation: Implementation) -> f
 
 def matrix_state_bytes(implementation: Implementation) -> float:
     """Bytes of Muon's state for a value of a matrix: a momentum in place of AdamW's two moments."""
-    momentum = "fp32" if implementation.framework == "megatron" else implementation.trained_dtype
+    momentum = "fp32" if implementation.megatron else implementation.trained_dtype
     return optimizer_state_bytes(implementation) - DTYPE_BYTES[momentum]
 
 
@@ -246,7 +246,5 @@ def temporary_bytes(parameter: ParameterTensor, implementation: Implementation) 
 
 def widened_gradient_bytes(implementation: Implementation) -> float:
     """Bytes a parameter of the fp32 copies of narrower gradients: made for a step of fp32 weights, and dropped."""
-    copied = implementation.main_parameters or (
-        implementation.framework == "megatron" and not implementation.narrow_states
-    )
+    copied = implementation.main_parameters or (implementation.megatron and not implementation.narrow_states)
     return 4.0 if copied and implementation.gradient_dtype != "fp32" else 0.0

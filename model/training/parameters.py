@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.training.matrix import Matrix
-from joulecast.model.transformer import delta_net, modules_layer, modules_shared, state_space, vision_tower
+from joulecast.model.transformer import delta_net, linear, state_space, vision_tower
 from joulecast.model.transformer.expert_rows import expert_shard
-from joulecast.model.transformer.head import embedding_is_split, head_is_split, local_vocabulary
+from joulecast.model.transformer.head import embedding_is_split, embedding_rows, head_words
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.log_probabilities import head_outputs
 from joulecast.model.transformer.vision_tower import TOWER
+
+#: Products that end a branch of the residual stream, whose sums tensor-parallel ranks add up.
+ENDS = ("output", "out_proj", "down", "shared_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,40 +83,25 @@ def trained(parameters: Iterable[ParameterTensor]) -> tuple[ParameterTensor, ...
 def layer_parameters(config: ModelConfig, implementation: Implementation) -> tuple[ParameterTensor, ...]:
     """Parameters of one layer on one tensor-parallel rank, names without the layer's prefix."""
     s = shard(config, implementation, 1, 2 * implementation.tensor_parallel * implementation.context_parallel)
-    hidden = config.hidden
     tensors: list[ParameterTensor] = []
-    linears: list[tuple[str, int, int, bool, bool]] = []
+    linears: list[Linear] = []
     if config.attends:
-        linears += [
-            *((name, width, hidden, config.qkv_bias, True) for name, width in modules_layer.projections(s)),
-            ("output", hidden, s.attention_width, config.output_bias, False),
-        ]
+        linears += (*(linear.projections(s) if config.latent is None else ()), linear.output(s))
     if s.state_space is not None:
-        bias = s.state_space.projection_bias
-        linears.append(("in_proj", s.state_space.projected, hidden, bias, True))
-        linears.append(("out_proj", hidden, s.state_space.inner, bias, False))
+        linears += state_space.projections(s)
         tensors += (ParameterTensor(name, elements) for name, elements in state_space.scalars(s).items())
     if s.delta_net is not None:
-        linears += [(name, width, hidden, False, True) for name, width in s.delta_net.products]
-        linears.append(("out_proj", hidden, s.delta_net.values, False, False))
+        linears += delta_net.projections(s)
         tensors += (ParameterTensor(name, elements) for name, elements in delta_net.scalars(s).items())
         tensors.append(ParameterTensor("delta_norm.weight", s.delta_net.value_dim))
     if config.latent is not None:
         tensors += _latent(s, config.latent)
-        del linears[0]
-    if not config.feeds_forward:
-        pass
-    elif config.experts is None:
-        linears += [(name, width, hidden, config.mlp_bias, True) for name, width in modules_layer.first_products(s)]
-        linears.append(("down", hidden, s.ffn, config.mlp_bias, False))
-    else:
+    if config.feeds_forward and config.experts is None:
+        linears += (*linear.first_products(s), linear.down(s))
+    elif config.feeds_forward and config.experts is not None:
         tensors += _experts(s, config.experts)
-    for name, outputs, inputs, bias, split_outputs in linears:
-        rows = _joint_rows(s) if name == "qkv" else (outputs,)
-        matrix = Matrix(rows, inputs, "rows" if split_outputs else "columns")
-        tensors.append(ParameterTensor(f"{name}.weight", outputs * inputs, linear=True, matrix=matrix))
-        if bias:
-            tensors.append(ParameterTensor(f"{name}.bias", outputs, replicated=not split_outputs))
+    for one in linears:
+        tensors += _of_linear(one, s)
     if config.attention_sinks and config.attends:
         tensors.append(ParameterTensor("sinks", s.heads))
     for part, size in zip(("query", "key"), config.qk_norm_sizes if config.attends else (), strict=False):
@@ -122,8 +110,16 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
     if config.stays_wide:
         tensors = [replace(tensor, linear=False) for tensor in tensors]
     tensors += (tensor for name in norms for tensor in _norm(name, config))
-    sizes = {name: (outputs, inputs) for name, outputs, inputs, _, _ in linears}
-    return (*_frozen(tensors, implementation), *_adapters(sizes, implementation))
+    return (*_frozen(tensors, implementation), *_adapters(linears, implementation))
+
+
+def _of_linear(one: Linear, s: Shard) -> Iterator[ParameterTensor]:
+    """Weight and bias; products that end a branch are split by their inputs and have their bias on every rank."""
+    ends = one.name in ENDS
+    matrix = Matrix(_joint_rows(s) if one.name == "qkv" else (one.outputs,), one.inputs, "columns" if ends else "rows")
+    yield ParameterTensor(f"{one.name}.weight", one.weights, linear=True, matrix=matrix)
+    if one.bias:
+        yield ParameterTensor(f"{one.name}.bias", one.outputs, replicated=ends)
 
 
 def _joint_rows(s: Shard) -> tuple[int, ...]:
@@ -138,19 +134,21 @@ def _frozen(tensors: Iterable[ParameterTensor], run: Implementation) -> tuple[Pa
     return tuple(tensors) if run.lora is None else tuple(replace(one, frozen=not one.adapter) for one in tensors)
 
 
-def _adapters(sizes: Mapping[str, tuple[int, int]], run: Implementation) -> Iterator[ParameterTensor]:
+def _adapters(linears: Iterable[Linear], run: Implementation) -> Iterator[ParameterTensor]:
     """A and B beside the linear layers that have adapters."""
     if run.lora is None:
         return
+    by_name = {one.name: one for one in linears}
     for name in run.lora.targets:
-        elements, columns = run.lora.elements(*sizes[name]), (sizes[name][1], run.lora.rank)
+        one = by_name[name]
+        elements, columns = run.lora.elements(one.outputs, one.inputs), (one.inputs, run.lora.rank)
         for matrix, values, width in zip("ab", elements, columns, strict=True):
             yield ParameterTensor(f"{name}.lora_{matrix}.weight", values, adapter=True, columns=width)
 
 
 def _latent(s: Shard, latent: LatentAttention) -> Iterator[ParameterTensor]:
     """Projections of latent attention in front of its kernel; those to the latent vectors are on every rank."""
-    hidden, keys = s.config.hidden, latent.kv_rank
+    hidden, keys = s.hidden, latent.kv_rank
     if latent.query_rank:
         yield _whole("query_down.weight", latent.query_rank, hidden, linear=True)
         yield ParameterTensor("query_norm.weight", latent.query_rank, replicated=True)
@@ -165,14 +163,14 @@ def _whole(name: str, outputs: int, inputs: int, *, linear: bool = False) -> Par
     return ParameterTensor(name, outputs * inputs, replicated=True, linear=linear, matrix=Matrix((outputs,), inputs))
 
 
-def _split(name: str, outputs: int, inputs: int, split: Literal["rows", "columns"] = "rows") -> ParameterTensor:
-    """A weight of which every tensor-parallel rank has a part."""
-    return ParameterTensor(name, outputs * inputs, linear=True, matrix=Matrix((outputs,), inputs, split))
+def _split(name: str, outputs: int, inputs: int) -> ParameterTensor:
+    """A weight of which every tensor-parallel rank has some of the outputs."""
+    return ParameterTensor(name, outputs * inputs, linear=True, matrix=Matrix((outputs,), inputs, "rows"))
 
 
 def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
     """Router, the rank's experts and its share of the shared ones."""
-    e, hidden = expert_shard(s), s.config.hidden
+    e, hidden = expert_shard(s), s.hidden
     yield _whole("router.weight", experts.count, hidden)
     width = experts.row_width(hidden)
     for name, matrix in (
@@ -190,10 +188,8 @@ def _experts(s: Shard, experts: Experts) -> Iterator[ParameterTensor]:
         yield ParameterTensor("experts.up.bias", e.experts * e.up_width, expert=True)
         yield ParameterTensor("experts.down.bias", e.experts * hidden, expert=True)
     if experts.shared_ffn:
-        apart = s.implementation.modules == "transformers" and not modules_shared.one_product(s)
-        for name, outputs in (("gating", s.ffn), ("up", s.ffn)) if apart else (("up", s.up_width),):
-            yield _split(f"shared_{name}.weight", outputs, hidden)
-        yield _split("shared_down.weight", hidden, s.ffn, "columns")
+        for one in (*linear.shared_first(s), linear.shared_down(s)):
+            yield from _of_linear(one, s)
     if experts.shared_gate:
         yield _whole("shared_gate.weight", 1, hidden)
 
@@ -202,7 +198,7 @@ def _predictions(config: ModelConfig, run: Implementation, *, embedding: bool) -
     """Modules that predict further tokens; ``embedding``: with a copy of the table that another stage has too."""
     if embedding:
         split = embedding_is_split(config, run)
-        rows = local_vocabulary(config.vocab, split, run)
+        rows = embedding_rows(config, run)
         yield ParameterTensor("mtp.embedding.weight", rows * config.hidden, rows=rows, replicated=not split)
     for index in range(config.prediction_modules):
         yield _split(f"mtp.{index}.projection.weight", config.hidden // run.tensor_parallel, 2 * config.hidden)
@@ -264,7 +260,7 @@ def parameters_of_stage(
 def _embedding(config: ModelConfig, implementation: Implementation) -> list[ParameterTensor]:
     """In front of the first layer; the gradient of a table of its own has few rows, that of a tied one all."""
     split = embedding_is_split(config, implementation)
-    rows = local_vocabulary(config.vocab, split, implementation)
+    rows = embedding_rows(config, implementation)
     sparse = 0 if implementation.tied(config) else rows
     hidden = config.hidden
     tensors = [ParameterTensor("embedding.weight", rows * hidden, rows=sparse, replicated=not split, columns=hidden)]
@@ -317,8 +313,8 @@ def vision_parameters(
 
 def _head(config: ModelConfig, implementation: Implementation, *, matrix: bool) -> list[ParameterTensor]:
     """Behind the last layer: the final norm, the head's ``matrix`` unless it is the stage's embedding, and its bias."""
-    split = head_is_split(implementation)
-    vocab = local_vocabulary(config.vocab, split, implementation)
+    split = implementation.splits_head
+    vocab = head_words(config, implementation)
     rows = head_outputs(vocab, implementation.log_probabilities)
     tensors = [*_norm("norm", config)]
     if matrix:

@@ -14,7 +14,7 @@ from joulecast.model.kernels.operators import Collective
 from joulecast.model.training.optimizer import gradient_scaling
 from joulecast.model.training.parameters import ParameterTensor
 from joulecast.model.transformer.frozen import WEIGHT_ONLY
-from joulecast.model.transformer.head import head_is_split, local_vocabulary
+from joulecast.model.transformer.head import head_words
 
 
 def split_backward(launches: Iterable[Launch]) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
@@ -55,13 +55,11 @@ def stage_transfer(config: ModelConfig, implementation: Implementation, batch: i
     """
     s = shard(config, implementation, batch, sequence)
     share = s.norm_tokens / s.tokens
-    if implementation.framework == "megatron":
+    if implementation.megatron:
         share = 1.0 / implementation.tensor_parallel
         if not implementation.sequence_parallel:
             share *= implementation.tensor_domains
-    return Collective(
-        "send_recv", s.stream.activation_bytes * share, 2, dtype=s.stream.implementation.dtype, name="stage.send_recv"
-    )
+    return Collective("send_recv", s.stream.activation_bytes * share, 2, dtype=s.stream.dtype, name="stage.send_recv")
 
 
 def step_epilogue(
@@ -79,11 +77,11 @@ def step_epilogue(
     ``torch.distributed.pipelining`` divides every gradient by the number of micro-batches, and on the last stage
     concatenates the micro-batches' outputs (the logits) to return them. Megatron does neither.
     """
-    if implementation.framework != "pytorch-eager" or micro_batches == 1:
+    if implementation.megatron or micro_batches == 1:
         return ()
     scaling = gradient_scaling(parameters, implementation)
     if not last:
         return scaling
-    vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
+    vocab = head_words(config, implementation)
     logits = batch * sequence * vocab * micro_batches
     return (*scaling, streaming("cat", "outputs.merge", logits, dtype=implementation.dtype))

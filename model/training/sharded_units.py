@@ -277,14 +277,14 @@ class _Weaver:
 
     def _width(self, unit: Unit) -> float:
         """Bytes of a gathered parameter over those of one in the type of the computation."""
-        if self.implementation.framework == "megatron" or not unit.elements:
+        if self.implementation.megatron or not unit.elements:
             return 1.0
         return unit.gathered_bytes / (unit.elements * DTYPE_BYTES[self.implementation.dtype])
 
     def _gradient_copy(self, elements: float) -> tuple[Launch, ...]:
         """Gradients in one buffer, in the type that they are reduced in."""
         of = self.implementation
-        if of.framework == "megatron" or of.gradient_dtype == of.dtype:
+        if of.megatron or of.gradient_dtype == of.dtype:
             return self._eager("reduce_scatter.copy", elements)
         key = ("widened", elements, 0, "reduce_scatter.copy")
         if key not in self._operators:
@@ -300,7 +300,7 @@ class _Weaver:
     ) -> tuple[Launch, ...]:
         """What runs on shards and gathered tensors, which Megatron's one buffer needs not."""
         of = self.implementation
-        if of.framework == "megatron":
+        if of.megatron:
             return ()
         key = (pattern, elements, 0, name)
         if key not in self._operators:

@@ -29,7 +29,7 @@ from joulecast.model.transformer import pytorch_layer as eager
 def layer_forward(config: ModelConfig, implementation: Implementation, batch: int, sequence: int) -> tuple[Launch, ...]:
     """Forward of one layer for one micro-batch."""
     s = shard(config, implementation, batch, sequence)
-    launches = megatron.forward(s) if implementation.framework == "megatron" else eager.forward(s)
+    launches = megatron.forward(s) if implementation.megatron else eager.forward(s)
     return with_tiles(_filled(launches, implementation), implementation.tiles)
 
 
@@ -54,7 +54,7 @@ def layer_backward(
         Whether the layer's input keeps (and accumulates) a gradient of its own, as when one block is run alone.
     """
     s = shard(config, implementation, batch, sequence)
-    if implementation.framework == "megatron":
+    if implementation.megatron:
         repeated = megatron.forward(s) if implementation.recompute == "full" else ()
         return with_tiles(_filled((*repeated, *megatron.backward(s)), implementation), implementation.tiles)
     again = eager.recomputed_forward(s)

@@ -16,18 +16,18 @@ A layer in each framework, which calls the modules named behind it:
 
 What several of them call:
 
-- Attention: ``attention_kernel``, or ``unfused_attention`` as separate kernels; ``query_scaling`` in front of it;
-  ``latent_attention``; ``context_parallel`` over several ranks, with copies for FlashAttention in ``flash_order``, or
-  ``pytorch_context`` by PyTorch, both of ``ring_steps``.
-- State spaces: ``state_space`` for the kernels between a mixer's projections, called by ``modules_state_space`` and
-  ``megatron_state_space``, with ``state_space_context`` over several ranks; linear attention: ``delta_net``, called by
-  ``modules_delta_net``. ``gated_attention``: what multiplies attention's result.
+- Attention: ``attention_kernel``, or ``unfused_attention`` as separate kernels; ``latent_attention``;
+  ``context_parallel`` over several ranks, or ``pytorch_context`` by PyTorch, both of ``ring_steps``.
+  ``gated_attention``: what multiplies its result.
+- In attention's place: ``state_space`` and ``delta_net`` (linear attention) for the kernels between a mixer's
+  projections, called by ``modules_mixer`` and ``megatron_state_space``; ``state_space_context`` over several ranks.
 - Experts: ``expert_rows`` for how tokens reach them (``expert_parts``: of how many ranks), ``row_operators`` for
   PyTorch's kernels that take them there, ``biased_experts`` for clamps and biases in Megatron, ``latent_experts`` for
   projections around them; ``unfused_router`` for scores in Megatron, ``hybrid_exchange`` for what HybridEP sends beside
   tokens.
-- Products: ``pipelined_products`` for communication beside them, by PyTorch in ``async_tensor``; ``narrow_kernels``
-  for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer bits until the backward.
+- Products: ``linear`` for their sizes and biases; ``pipelined_products`` for communication beside them, by PyTorch in
+  ``async_tensor``; ``narrow_kernels`` for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer
+  bits until the backward.
 - Images: ``vision_tower``, what stands around layers over their patches.
 - The ends of the stack: ``head`` with the embedding, ``loss``, ``log_probabilities`` for losses on pairs of sequences
   and of logits in tiles, ``divergence`` from a teacher's, ``value_head`` of a reward model, ``softcap`` of logits, and

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import Collective, Gemm
-from joulecast.model.transformer import modules_layer
+from joulecast.model.transformer import linear
 from joulecast.model.transformer.float8_linear import ROW_PARALLEL
 from joulecast.model.transformer.pipelined_products import gathered_products, scattered_product
 
@@ -47,7 +47,7 @@ def pipelined(launches: Sequence[Launch], s: Shard) -> tuple[Launch, ...]:
             taken |= {*between, *products}
         elif _is_scattered(launches, place):
             name, run = launch.operator.name, s.implementation
-            out += scattered_product(name, launch, float(s.tokens * s.config.hidden), run)
+            out += scattered_product(name, launch, float(s.tokens * s.hidden), run)
             taken.add(place + 1)
         else:
             out.append(launch)
@@ -62,8 +62,8 @@ def _multiplied(launch: Launch, s: Shard) -> tuple[str, ...]:
     gradient = name.removesuffix(f".grad{GATHERED}")
     if gradient in ROW_PARALLEL:
         return (f"{gradient}.dgrad",)
-    read = {"qkv": modules_layer.projections(s), "up": modules_layer.first_products(s)}
-    return tuple(one for one, _ in read.get(name.removesuffix(GATHERED), ()))
+    read = {"qkv": linear.projections(s), "up": linear.first_products(s)}
+    return tuple(one.name for one in read.get(name.removesuffix(GATHERED), ()))
 
 
 def _is_scattered(launches: Sequence[Launch], place: int) -> bool:

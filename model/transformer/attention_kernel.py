@@ -38,14 +38,14 @@ def attention(s: Shard, direction: str) -> Attention:
 def masks_documents(s: Shard) -> bool:
     """Whether documents are a mask: to PyTorch's own attention, which takes no lengths of them."""
     run = s.implementation
-    return run.documents is not None and run.framework == "pytorch-eager" and run.attention_backend == "cudnn"
+    return run.documents is not None and not run.megatron and run.attention_backend == "cudnn"
 
 
 def _kernels(s: Shard) -> str:
     run = s.implementation
     if run.attention_backend != "cudnn":
         return run.attention_backend
-    return "te-cudnn" if run.framework == "megatron" else EFFICIENT if run.dtype == "fp32" else "cudnn"
+    return "te-cudnn" if run.megatron else EFFICIENT if run.dtype == "fp32" else "cudnn"
 
 
 def softcapped(s: Shard) -> bool:
@@ -63,4 +63,4 @@ def alibi(s: Shard) -> str:
     if not s.config.alibi:
         return ""
     run = s.implementation
-    return "mask" if run.framework == "pytorch-eager" and run.attention_backend == "cudnn" else "alibi"
+    return "mask" if not run.megatron and run.attention_backend == "cudnn" else "alibi"

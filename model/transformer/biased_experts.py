@@ -29,7 +29,7 @@ from joulecast.model.transformer.modules_experts import clamp_gradients
 
 def activation(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Between the experts' products, clamps included."""
-    values, dtype = e.all_rows * e.ffn, s.implementation.dtype
+    values, dtype = e.all_rows * e.ffn, s.dtype
     act = megatron_mlp.activation(s.config, values, dtype)
     if not experts_of(s).bias:
         return (act,)
@@ -39,7 +39,7 @@ def activation(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 def activation_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Gradient of :func:`activation`."""
-    values, dtype = e.all_rows * e.ffn, s.implementation.dtype
+    values, dtype = e.all_rows * e.ffn, s.dtype
     act = megatron_mlp.activation_backward(s.config, values, dtype)
     if not experts_of(s).bias:
         return (act,)
@@ -51,7 +51,7 @@ def bias_added(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Biases of the second product, times probabilities, added to each expert's rows."""
     if not experts_of(s).bias:
         return ()
-    kind, narrow, values = _probabilities(s), s.implementation.dtype, e.all_rows * s.config.hidden
+    kind, narrow, values = _probabilities(s), s.dtype, e.all_rows * s.hidden
     share = DTYPE_BYTES[narrow] / DTYPE_BYTES[kind]
     rounded = (streaming("unary", "experts.down.bias.round", values, writes=share, dtype=kind),) if share < 1 else ()
     return (
@@ -66,7 +66,7 @@ def bias_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Gradients of :func:`bias_added`: of the rows, of the biases and of the probabilities."""
     if not experts_of(s).bias:
         return ()
-    run, hidden = s.implementation, s.config.hidden
+    run, hidden = s.implementation, s.hidden
     kind, values = _probabilities(s), e.all_rows * hidden
     share, part = DTYPE_BYTES[run.dtype] / DTYPE_BYTES[kind], values / e.experts
     name = "experts.down.bias.grad"

@@ -14,28 +14,27 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention, float8_linear
+from joulecast.model.transformer import core_attention, float8_linear, linear
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
-    config = s.config
     return (
         _norm("norm1", s, reads=1),
         *eager.enter_forward("qkv", s),
-        *float8_linear.forward("qkv", s, s.qkv_width, config.hidden),
+        *float8_linear.forward(linear.qkv(s), s),
         *head_norm_forward(s),
         *_rotary("rotary", s),
         *core_attention.core_attention(s, "forward"),
-        *float8_linear.forward("output", s, config.hidden, s.attention_width),
+        *float8_linear.forward(linear.output(s), s),
         *eager.leave_forward("output", s),
         _norm("norm2", s, reads=2),
         *eager.enter_forward("up", s),
-        *float8_linear.forward("up", s, s.up_width, config.hidden),
+        *float8_linear.forward(linear.up(s), s),
         _activation(s),
-        *float8_linear.forward("down", s, config.hidden, s.ffn),
+        *float8_linear.forward(linear.down(s), s),
         *eager.leave_forward("down", s),
         _residual(s),
     )
@@ -43,20 +42,19 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """Backward of a layer."""
-    config = s.config
     return (
         *eager.leave_backward("down", s),
-        *eager.linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *eager.linear_backward(linear.down(s), s, accumulate),
         _activation_backward(s),
-        *eager.linear_backward("up", s, s.up_width, config.hidden, config.mlp_bias, accumulate),
+        *eager.linear_backward(linear.up(s), s, accumulate),
         *_norm_backward("norm2", "up", s, accumulate, reads=4),
         *eager.leave_backward("output", s),
-        *eager.linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *eager.linear_backward(linear.output(s), s, accumulate),
         *core_attention.backward(s),
         *_rotary("rotary.grad", s),
         *head_norm_backward(s, accumulate),
-        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
-        *eager.linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype),
+        *eager.linear_backward(linear.qkv(s), s, accumulate),
         *_norm_backward("norm1", "qkv", s, accumulate, reads=3),
         *((eager.residual_addition("norm1.grad.leaf", s),) if leaf_input else ()),
     )
@@ -64,24 +62,24 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
 
 def _norm(name: str, s: Shard, *, reads: int) -> Launch:
     """A norm of the residual stream, or of its sum with a block's result."""
-    rows, columns = s.norm_tokens, s.config.hidden
-    pattern, dtype = s.config.norm, s.implementation.dtype
+    rows, columns = s.norm_tokens, s.hidden
+    pattern, dtype = s.config.norm, s.dtype
     return streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns)
 
 
 def _residual(s: Shard) -> Launch:
-    return streaming("add", "residual", s.norm_tokens * s.config.hidden, reads=3, dtype=s.implementation.dtype)
+    return streaming("add", "residual", s.stream_values, reads=3, dtype=s.dtype)
 
 
 def _activation(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
     pattern = "swiglu" if gated else "gelu" if s.config.activation == "gelu" else "unary"
-    return streaming(pattern, "activation", elements, reads=2 if gated else 1, dtype=s.implementation.dtype)
+    return streaming(pattern, "activation", elements, reads=2 if gated else 1, dtype=s.dtype)
 
 
 def _activation_backward(s: Shard) -> Launch:
     """Gradient of the activation, with its result again for the weights' gradient; of a gate, on strided halves."""
-    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    elements, dtype = s.tokens * s.ffn, s.dtype
     if s.config.gated_mlp:
         return streaming("strided_binary", "activation.grad", elements, reads=3, writes=3, dtype=dtype)
     pattern = "gelu_backward" if s.config.activation == "gelu" else "mul"
@@ -99,4 +97,4 @@ def _rotary(name: str, s: Shard) -> tuple[Launch, ...]:
     if not (s.config.rotary and s.implementation.rotary):
         return ()
     values = s.tokens * (s.heads + s.kv_heads) * s.config.head_dim
-    return (streaming("rope", name, values, dtype=s.implementation.dtype),)
+    return (streaming("rope", name, values, dtype=s.dtype),)

@@ -10,24 +10,29 @@ the same work on every rank. Queries stay, keys and values move:
     documents each is cut into the 2c chunks; what a later step takes a half of lies in pieces then, and is copied.
 ``all_gather``
     to every rank before attention, which then runs for each of its two chunks with the keys before it, in a window of W
-    keys with the last W of them; their gradients are summed by a reduce-scatter.
+    keys with the last W of them; their gradients are summed by a reduce-scatter. FlashAttention takes one sequence
+    after the other where Megatron has positions first: of several sequences Transformer Engine copies queries, keys and
+    values, keys and values back to gather them, each chunk's queries and the keys and values that it sees, in the
+    backward with results and gradients, and results and gradients into the whole.
 ``a2a``
     heads are exchanged for positions by an all-to-all in front of attention, and back behind it.
 
 Sources: Liu et al., Ring Attention, arXiv 2310.01889; Jacobs et al., DeepSpeed Ulysses, arXiv 2309.14509; Llama 3,
-arXiv 2407.21783, section 3.3.2; Transformer Engine 2, ``context_parallel``. The names are those of Megatron's
-``cp_comm_type``.
+arXiv 2407.21783, section 3.3.2; Transformer Engine 2, ``context_parallel``, and ``FlashAttention`` and
+``AttnFuncWithCPAndKVAllGather`` of its ``dot_product_attention``. The names are those of Megatron's ``cp_comm_type``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, collective, streaming
+from joulecast.model.framework.launches import Launch, collective, reordered, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
-from joulecast.model.transformer import attention_kernel, flash_order
+from joulecast.model.transformer import attention_kernel
 from joulecast.model.transformer.ring_steps import kernel_of, kv_values, local_step, step, step_queries
+
+Launches = tuple[Launch, ...]
 
 
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
@@ -47,12 +52,12 @@ def _ring_forward(s: Shard) -> tuple[Launch, ...]:
     for number in range(1, ranks):
         joined = step_queries(s, number) * s.attention_width
         out += _arrived(s, "forward", number, ranks - 1 - number)
-        out.append(streaming("add", "attention.join", joined, reads=2, dtype=s.implementation.dtype))
+        out.append(streaming("add", "attention.join", joined, reads=2, dtype=s.dtype))
     return tuple(out)
 
 
 def _ring_backward(s: Shard) -> tuple[Launch, ...]:
-    ranks, dtype = s.implementation.context_parallel, s.implementation.dtype
+    ranks, dtype = s.implementation.context_parallel, s.dtype
     out = [_hop(s, "attention.ring") for _ in range(ranks - 1)]
     out.append(local_step(s, "backward"))
     gradient = streaming("add", "attention.ring.grad.join", kv_values(s), reads=2, dtype=dtype)
@@ -74,19 +79,19 @@ def _arrived(s: Shard, direction: str, number: int, outstanding: int) -> tuple[L
         return (replace(kernel, waits=True, outstanding=outstanding),)
     queries = s.tokens * s.attention_width * (3 if direction == "backward" else 1)  # with results and their gradients
     halved = kv_values(s) if step_queries(s, number) == s.tokens else queries
-    copied = streaming("copy", f"attention.half.{direction}", halved / 2, dtype=s.implementation.dtype)
+    copied = streaming("copy", f"attention.half.{direction}", halved / 2, dtype=s.dtype)
     return replace(copied, waits=True, outstanding=outstanding), kernel
 
 
 def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
-    ranks, half, dtype = s.implementation.context_parallel, s.sequence // 2, s.implementation.dtype
+    ranks, half, dtype = s.implementation.context_parallel, s.sequence // 2, s.dtype
     everything = ranks * kv_values(s)
     size = everything * DTYPE_BYTES[dtype]
     chunks = _slowest_chunks(s)
     seen = [min((chunk + 1) * half, half + (s.config.window or s.sequence * ranks)) for chunk in chunks]
     kernels = [_paired(kernel_of(s, direction, half, keys, causal=True)) for keys in seen]
     touched = everything * sum(seen) / (ranks * s.sequence)
-    before, after = flash_order.of_chunks(s, direction, everything, touched)
+    before, after = _sequences_first(s, direction, everything, touched)
     out = [
         _collective(s, "all_gather", "attention.keys.all_gather", size),
         streaming("cat", "attention.keys.order", everything, dtype=dtype),
@@ -100,6 +105,24 @@ def _gathered(s: Shard, direction: str) -> tuple[Launch, ...]:
         out.append(streaming("cat", "attention.keys.grad.order", everything, dtype=dtype))
         out.append(_collective(s, "reduce_scatter", "attention.keys.grad.reduce_scatter", size))
     return tuple(out)
+
+
+def _sequences_first(s: Shard, direction: str, gathered: float, seen: float) -> tuple[Launches, Launches]:
+    """Copies for FlashAttention before and behind the kernels of two chunks, which see so many of the keys and values
+    that are ``gathered``.
+    """
+    run = s.implementation
+    if not run.megatron or run.attention_backend != "flash-attn-2" or s.batch == 1:
+        return (), ()
+    queries, local = float(s.tokens * s.attention_width), gathered / run.context_parallel
+    if direction == "forward":
+        before = {"attention.order": queries + 2.0 * local, "attention.chunks.order": queries + seen}
+        after = {"attention.into": queries, "attention.result.order": queries}
+    else:
+        before = {"attention.grad.chunks.order": 3.0 * queries + seen}
+        after = {"attention.grad.into": queries, "attention.keys.grad.chunks.order": seen}
+    copied = [tuple(reordered(name, values, run.dtype) for name, values in one.items()) for one in (before, after)]
+    return copied[0], copied[1]
 
 
 def _slowest_chunks(s: Shard) -> tuple[int, int]:
@@ -117,7 +140,7 @@ def _slowest_chunks(s: Shard) -> tuple[int, int]:
 
 
 def _exchanged(s: Shard, direction: str) -> tuple[Launch, ...]:
-    dtype, ranks = s.implementation.dtype, s.implementation.context_parallel
+    dtype, ranks = s.dtype, s.implementation.context_parallel
     names = ("heads", "positions") if direction == "forward" else ("positions.grad", "heads.grad")
     widths = (s.qkv_width, s.attention_width) if direction == "forward" else (s.attention_width, s.qkv_width)
     kernel = attention_kernel.attention(s, direction)

@@ -1,4 +1,4 @@
-"""What stands between attention's linear layers in Megatron: one kernel, several, or other ranks' keys and values."""
+"""What stands between attention's linear layers: one kernel, several, or other ranks' keys and values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _cast(s: Shard, direction: str) -> tuple[Launch, ...]:
         return ()
     name, width = ("attention.qkv", s.qkv_width) if direction == "forward" else ("attention.grad", s.attention_width)
     scaled = replace(narrow, recipe="delayed" if narrow.recipe == "delayed" else "tensorwise")
-    return narrow_kernels.quantise(name, s.tokens * width, scaled, s.implementation.dtype, copies=1)
+    return narrow_kernels.quantise(name, s.tokens * width, scaled, s.dtype, copies=1)
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:

@@ -20,9 +20,10 @@ from dataclasses import replace
 from joulecast.model.architecture.delta_net import CHUNK, DeltaNet
 from joulecast.model.framework.launches import Launch, issued, one_by_one, reordered, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Scan
+from joulecast.model.kernels.operators import Scan
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import transformers_attention, transformers_rotary, unfused_norm
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.modules_activation import SILU, SILU_GRADIENT
 from joulecast.model.transformer.row_operators import MIXED, rounded, widened
 
@@ -41,9 +42,15 @@ def mixer_of(s: Shard) -> DeltaNet:
     return s.delta_net
 
 
+def projections(s: Shard) -> tuple[Linear, ...]:
+    """The products in front of the rule, and the last behind it."""
+    m = mixer_of(s)
+    return (*(Linear(name, width, s.hidden) for name, width in m.products), Linear("out_proj", s.hidden, m.values))
+
+
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From the projections to what the last one multiplies."""
-    m, dtype, tokens = mixer_of(s), s.implementation.dtype, s.tokens
+    m, dtype, tokens = mixer_of(s), s.dtype, s.tokens
     return (
         *_cut_out(s),
         kernel("conv", s),
@@ -63,7 +70,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to those of the projections' results."""
-    m, dtype, keys = mixer_of(s), s.implementation.dtype, s.tokens * mixer_of(s).repeated_keys
+    m, dtype, keys = mixer_of(s), s.dtype, s.tokens * mixer_of(s).repeated_keys
     return (
         *_gated_norm_backward(s, accumulate),
         *(kernel(name, s, again=True) for name in ("delta_factors", "delta_states")),
@@ -83,7 +90,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         streaming("cat", "delta.conv.grad.cat", s.tokens * m.channels, dtype=dtype),
         kernel("conv_backward", s),
         *_cut_out_backward(s),
-        *_parameters(s, accumulate),
+        *eager.small_gradients(scalars(s), s.dtype, accumulate),
     )
 
 
@@ -92,14 +99,14 @@ def kernel(name: str, s: Shard, *, again: bool = False) -> Launch:
     m = mixer_of(s)
     groups = m.key_heads if name.startswith("conv") else m.value_heads
     sizes = m.value_heads, m.value_dim, groups, m.key_dim, CHUNK
-    operator = Scan(name, s.batch, s.sequence, *sizes, dtype=s.implementation.dtype)
+    operator = Scan(name, s.batch, s.sequence, *sizes, dtype=s.dtype)
     said = name if name.startswith("delta") else f"delta_{name}"
     return Launch(replace(operator, name=f"{said.replace('_', '.', 1)}{'.again' if again else ''}"))
 
 
 def _cut_out(s: Shard) -> tuple[Launch, ...]:
     """Queries, keys and values out of the heads of a joint product, and joined by channels; gates, and numbers."""
-    m, dtype = mixer_of(s), s.implementation.dtype
+    m, dtype = mixer_of(s), s.dtype
     if not m.joint:
         return ()
     parts = (("value", m.values), ("gate", m.values), ("beta", m.value_heads), ("decay", m.value_heads))
@@ -112,7 +119,7 @@ def _cut_out(s: Shard) -> tuple[Launch, ...]:
 
 def _cut_out_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of each head's parts joined, some of them slices of the convolution's."""
-    m, dtype = mixer_of(s), s.implementation.dtype
+    m, dtype = mixer_of(s), s.dtype
     if not m.joint:
         return ()
     return tuple(
@@ -130,7 +137,7 @@ def _cut_out_backward(s: Shard) -> tuple[Launch, ...]:
 
 def _repeated(s: Shard) -> tuple[Launch, ...]:
     """Queries and keys for every head of values; where these are as many, copies of what the convolution joined."""
-    m, dtype, values = mixer_of(s), s.implementation.dtype, s.tokens * mixer_of(s).repeated_keys
+    m, dtype, values = mixer_of(s), s.dtype, s.tokens * mixer_of(s).repeated_keys
     if m.key_heads == m.value_heads:
         return tuple(reordered(f"delta.{part}.copy", values, dtype) for part in ("query", "key"))
     cycles, share, busy = (
@@ -149,7 +156,7 @@ def _summed(s: Shard) -> tuple[Launch, ...]:
     m, values = mixer_of(s), s.tokens * mixer_of(s).repeated_keys
     if m.key_heads == m.value_heads:
         return ()
-    share, dtype = m.key_heads / m.value_heads, s.implementation.dtype
+    share, dtype = m.key_heads / m.value_heads, s.dtype
     return tuple(
         issued("reduce", f"delta.{part}.grad.sum", values, SUMMED * values, activity=1.0, writes=share, dtype=dtype)
         for part in ("key", "query")
@@ -163,7 +170,7 @@ def _norm_shard(s: Shard) -> Shard:
 
 def _gated_norm(s: Shard) -> tuple[Launch, ...]:
     """Norm of each head's result, times the gate's SiLU in fp32, rounded."""
-    m, dtype, values = mixer_of(s), s.implementation.dtype, s.tokens * mixer_of(s).values
+    m, dtype, values = mixer_of(s), s.dtype, s.tokens * mixer_of(s).values
     return (
         *unfused_norm.forward("delta_norm", _norm_shard(s), s.tokens * m.value_heads, m.value_dim),
         widened("delta.gate.widen", values, dtype),
@@ -174,7 +181,7 @@ def _gated_norm(s: Shard) -> tuple[Launch, ...]:
 
 
 def _gated_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    m, dtype, values = mixer_of(s), s.implementation.dtype, s.tokens * mixer_of(s).values
+    m, dtype, values = mixer_of(s), s.dtype, s.tokens * mixer_of(s).values
     rows, name = s.tokens * m.value_heads, "delta_norm"
     done = "" if accumulate else f"{name}.weight"
     return (
@@ -210,16 +217,6 @@ def scalars(s: Shard) -> dict[str, int]:
     return {"conv.weight": m.channels * m.conv, "step.bias": m.value_heads, "decay": m.value_heads}
 
 
-def _parameters(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    """Gradients of these, summed in fp32: rounded, and added where there are earlier ones."""
-    launches: list[Launch] = []
-    for name, size in scalars(s).items():
-        done = "" if accumulate else name
-        launches.append(rounded(f"{name}.grad.round", size, completes=done))
-        launches += eager.accumulation(name, size, s.implementation.dtype, accumulate)
-    return tuple(launches)
-
-
 def kept_bytes(s: Shard) -> float:
     """What a layer's backward reads of what lies between the projections, nothing for other layers [bytes].
 
@@ -229,7 +226,7 @@ def kept_bytes(s: Shard) -> float:
     m = s.delta_net
     if m is None:
         return 0.0
-    size, wide = float(DTYPE_BYTES[s.implementation.dtype]), 4.0
+    size, wide = s.value_bytes, 4.0
     rule = size * (2 * m.repeated_keys + m.values + m.value_heads * (1 + CHUNK)) + 3 * wide * m.value_heads
     norm = (3 * wide + 3 * size) * m.values + wide * m.value_heads
     return s.tokens * (size * m.channels + rule + norm + 2 * wide * m.value_heads)
@@ -240,5 +237,5 @@ def transient_bytes(s: Shard) -> float:
     m = s.delta_net
     if m is None:
         return 0.0
-    size, states = float(DTYPE_BYTES[s.implementation.dtype]), s.tokens / CHUNK * m.values * m.key_dim
+    size, states = s.value_bytes, s.tokens / CHUNK * m.values * m.key_dim
     return size * (s.tokens * (5 * m.repeated_keys + 6 * m.values) + 2 * states)

@@ -18,25 +18,32 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Dropout of a tensor of the residual stream's shape; nothing without it."""
     if not _drops(s):
         return ()
-    values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
-    mask = 1.0 / DTYPE_BYTES[dtype]
-    return (issued("unary", f"{name}.dropout", values, DRAWN * values, writes=1.0 + mask, dtype=dtype),)
+    return (dropped(f"{name}.dropout", s.stream_values, s.dtype),)
 
 
 def backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
     if not _drops(s):
         return ()
-    values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+    return (dropped_gradient(f"{name}.dropout.grad", s.stream_values, s.dtype),)
+
+
+def dropped(name: str, values: int, dtype: str) -> Launch:
+    """Dropout of so many values, with a mask of one byte each."""
     mask = 1.0 / DTYPE_BYTES[dtype]
-    return (streaming("mul", f"{name}.dropout.grad", values, reads=1.0 + mask, dtype=dtype),)
+    return issued("unary", name, values, DRAWN * values, writes=1.0 + mask, dtype=dtype)
+
+
+def dropped_gradient(name: str, values: int, dtype: str) -> Launch:
+    """Gradient of :func:`dropped`."""
+    return streaming("mul", name, values, reads=1.0 + 1.0 / DTYPE_BYTES[dtype], dtype=dtype)
 
 
 def kept_bytes(s: Shard) -> float:
     """Masks of a layer's two branches [bytes]."""
-    return 2.0 * s.norm_tokens * s.config.hidden if _drops(s) else 0.0
+    return 2.0 * s.stream_values if _drops(s) else 0.0
 
 
 def _drops(s: Shard) -> bool:
     """Whether there is any in kernels of its own: Megatron's are fused with what stands beside them."""
-    return s.implementation.dropout > 0 and s.implementation.framework != "megatron"
+    return s.implementation.dropout > 0 and not s.implementation.megatron

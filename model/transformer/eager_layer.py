@@ -8,40 +8,50 @@ the residual stream are added, and each parameter's gradient is added to the one
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from joulecast.model.framework.launches import Launch, collective, column_sums, norm_gradients, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import core_attention, float8_linear, query_scaling
-from joulecast.model.transformer.rotary import head_norm_backward, head_norm_forward, rotary_backward, rotary_forward
+from joulecast.model.transformer import core_attention, float8_linear, linear
+from joulecast.model.transformer.linear import Linear
+from joulecast.model.transformer.rotary import (
+    head_norm_backward,
+    head_norm_forward,
+    rotary_backward,
+    rotary_forward,
+    scaled_queries,
+)
+from joulecast.model.transformer.row_operators import rounded
+
+Launches = tuple[Launch, ...]
 
 
 def attention_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, attention block and residual addition."""
-    config = s.config
-    launches = [
+    return (
         *block_norm_forward("norm1", s),
         *enter_forward("qkv", s),
-        *float8_linear.forward("qkv", s, s.qkv_width, config.hidden),
+        *float8_linear.forward(linear.qkv(s), s),
         *head_norm_forward(s),
         *rotary_forward(s),
-        *query_scaling.scaled(s),
+        *scaled_queries(s),
         *core_attention.core_attention(s, "forward"),
-        *float8_linear.forward("output", s, config.hidden, s.attention_width),
+        *float8_linear.forward(linear.output(s), s),
         *leave_forward("output", s),
         *branch_norm_forward("norm1", s),
         residual_addition("residual1", s),
-    ]
-    return tuple(launches)
+    )
 
 
 def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
-    config = s.config
     return (
         *block_norm_forward("norm2", s),
         *enter_forward("up", s),
-        *float8_linear.forward("up", s, s.up_width, config.hidden),
+        *float8_linear.forward(linear.up(s), s),
         *activation_forward(s),
-        *float8_linear.forward("down", s, config.hidden, s.ffn),
+        *float8_linear.forward(linear.down(s), s),
         *leave_forward("down", s),
         *branch_norm_forward("norm2", s),
         residual_addition("residual2", s),
@@ -50,31 +60,29 @@ def mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
 
 def mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient after the second residual addition to the one before the second norm."""
-    config = s.config
     return (
         *branch_norm_backward("norm2", s, accumulate),
         *leave_backward("down", s),
-        *linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *linear_backward(linear.down(s), s, accumulate),
         *activation_backward(s),
-        *linear_backward("up", s, s.up_width, config.hidden, config.mlp_bias, accumulate),
+        *linear_backward(linear.up(s), s, accumulate),
         *norm_half_backward("norm2", "up", s, accumulate),
     )
 
 
 def attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient after the first residual addition to the layer's input gradient."""
-    config = s.config
     return (
         *branch_norm_backward("norm1", s, accumulate),
         *leave_backward("output", s),
-        *linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *linear_backward(linear.output(s), s, accumulate),
         *core_attention.backward(s),
         *sinks_backward(s, accumulate),
-        *query_scaling.scaled(s, ".grad"),
+        *scaled_queries(s, ".grad"),
         *rotary_backward(s),
         *head_norm_backward(s, accumulate),
-        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype),
-        *linear_backward("qkv", s, s.qkv_width, config.hidden, config.qkv_bias, accumulate),
+        streaming("cat", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype),
+        *linear_backward(linear.qkv(s), s, accumulate),
         *norm_half_backward("norm1", "qkv", s, accumulate, leaf_input=leaf_input),
     )
 
@@ -109,7 +117,7 @@ def branch_scaling(name: str, s: Shard) -> tuple[Launch, ...]:
     """A block's result, or its gradient, times a number, where the model has one."""
     if not s.config.scaled_branches:
         return ()
-    return (streaming("unary", name, s.norm_tokens * s.config.hidden, dtype=s.implementation.dtype),)
+    return (streaming("unary", name, s.stream_values, dtype=s.dtype),)
 
 
 def branch_norm_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -125,25 +133,24 @@ def sinks_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of the heads' learned scores, sums over the softmax's statistics; nothing without them."""
     if not s.config.attention_sinks:
         return ()
-    rows, done = s.tokens, "" if accumulate else "sinks"
-    total = streaming("reduce", "sinks.grad", rows * s.heads, writes=1 / rows, dtype="fp32", completes=done)
-    return (total, *accumulation("sinks", s.heads, s.implementation.dtype, accumulate))
+    total = streaming("reduce", "sinks.grad", s.tokens * s.heads, writes=1 / s.tokens, dtype="fp32")
+    return gradient_of("sinks", total, s.heads, s.dtype, accumulate)
 
 
 def norm_forward(name: str, s: Shard) -> Launch:
     """RMSNorm or LayerNorm over the hidden size."""
-    rows, columns = s.norm_tokens, s.config.hidden
-    return streaming(s.config.norm, name, rows * columns, dtype=s.implementation.dtype, rows=rows, columns=columns)
+    rows, columns = s.norm_tokens, s.hidden
+    return streaming(s.config.norm, name, rows * columns, dtype=s.dtype, rows=rows, columns=columns)
 
 
 def residual_addition(name: str, s: Shard) -> Launch:
     """Vectorised addition of two residual-stream tensors."""
-    return streaming("add", name, s.norm_tokens * s.config.hidden, reads=2, dtype=s.implementation.dtype)
+    return streaming("add", name, s.stream_values, reads=2, dtype=s.dtype)
 
 
 def enter_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Into a tensor-parallel region: nothing, or the gathering of the sequence."""
-    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
+    if not s.implementation.splits_sequence:
         return ()
     if float8_linear.gathers(s):
         return float8_linear.gathered(name, s)
@@ -170,7 +177,7 @@ def enter_backward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def activation_forward(s: Shard) -> tuple[Launch, ...]:
     """Between the two products of the MLP."""
-    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    elements, dtype, kind = s.tokens * s.ffn, s.dtype, s.config.activation
     if s.config.gated_mlp:
         pattern = "strided_unary"
         return (
@@ -188,7 +195,7 @@ def activation_forward(s: Shard) -> tuple[Launch, ...]:
 
 def activation_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`activation_forward`."""
-    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    elements, dtype, kind = s.tokens * s.ffn, s.dtype, s.config.activation
     if s.config.gated_mlp:
         return (
             streaming("mul", "gate.product.grad_up", elements, reads=2, dtype=dtype),
@@ -207,23 +214,37 @@ def activation_backward(s: Shard) -> tuple[Launch, ...]:
     return (streaming(pattern, f"activation.{kind}.grad", elements, reads=2, dtype=dtype),)
 
 
-def linear_backward(
-    name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool, *, shared: bool = False
-) -> tuple[Launch, ...]:
+def linear_backward(layer: Linear, s: Shard, accumulate: bool, *, shared: bool = False) -> tuple[Launch, ...]:
     """Weight and input gradient of a linear layer, bias sum and accumulation; FP8 of its input may be ``shared``.
 
     Without a bias autograd takes the weight's gradient first, with one the input's, and in FP8 always the input's.
     """
-    dtype, weight = s.implementation.dtype, f"{name}.weight"
-    products = float8_linear.backward(name, s, outputs, inputs, "" if accumulate else weight, shared=shared)
-    if not bias:
-        return (*products, *accumulation(weight, outputs * inputs, dtype, accumulate))
-    done = "" if accumulate else f"{name}.bias"
+    weight, bias = f"{layer.name}.weight", f"{layer.name}.bias"
+    products = float8_linear.backward(layer, s, "" if accumulate else weight, shared=shared)
+    added = accumulation(weight, layer.weights, s.dtype, accumulate)
+    if not layer.bias:
+        return (*products, *added)
+    total = column_sums(f"{bias}.grad", s.tokens, layer.outputs, s.dtype)
     return (
         *(products if s.implementation.narrow is not None else reversed(products)),
-        column_sums(f"{name}.bias.grad", s.tokens, outputs, dtype, done),
-        *accumulation(f"{name}.bias", outputs, dtype, accumulate),
-        *accumulation(weight, outputs * inputs, dtype, accumulate),
+        *gradient_of(bias, total, layer.outputs, s.dtype, accumulate),
+        *added,
+    )
+
+
+def gradient_of(parameter: str, made: Launch, elements: int, dtype: str, accumulate: bool) -> tuple[Launch, ...]:
+    """The launch that makes a parameter's gradient, and the addition to an earlier one, which then completes it."""
+    if not accumulate:
+        return (replace(made, completes=parameter),)
+    return (made, *accumulation(parameter, elements, dtype, accumulate))
+
+
+def small_gradients(sizes: Mapping[str, int], dtype: str, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradients of parameters of so few values that are summed in fp32: rounded, and added to earlier ones."""
+    return tuple(
+        launch
+        for name, size in sizes.items()
+        for launch in gradient_of(name, rounded(f"{name}.grad.round", size), size, dtype, accumulate)
     )
 
 
@@ -235,30 +256,35 @@ def accumulation(parameter: str, elements: int, dtype: str, accumulate: bool) ->
 
 
 def norm_half_backward(
-    norm: str, linear: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
+    norm: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
 ) -> tuple[Launch, ...]:
-    """Communication, norm gradient and the meeting with the residual stream's gradient.
+    """Gradient of what enters a block, from that of the block's first products to the residual stream's."""
+    gradient = norm_backward(norm, s, accumulate) if before_block(s, norm) else ((), ())
+    return met_with_stream(norm, entered, s, gradient, leaf_input=leaf_input)
+
+
+def met_with_stream(
+    norm: str, entered: str, s: Shard, gradient: tuple[Launches, Launches], *, leaf_input: bool
+) -> Launches:
+    """Communication, a norm's gradient and its sum with the residual stream's, and with an input's of its own.
 
     In plain tensor parallelism the sum over the ranks stands before the norm, that is after its gradient here.
     """
-    sequence_parallel = s.implementation.sequence_parallel
-    before = enter_backward(linear, s) if sequence_parallel else ()
-    between = () if sequence_parallel else enter_backward(linear, s)
-    kernels, accumulations = norm_backward(norm, s, accumulate) if before_block(s, norm) else ((), ())
-    join = [residual_addition(f"{norm}.grad.join", s)]
-    if leaf_input:
-        join.append(residual_addition(f"{norm}.grad.leaf", s))
-    if between:
+    kernels, accumulations = gradient
+    ends = ("join", "leaf") if leaf_input else ("join",)
+    joined = [residual_addition(f"{norm}.grad.{end}", s.stream) for end in ends]
+    entering = enter_backward(entered, s)
+    if entering and not s.implementation.sequence_parallel:
         # The parameters' accumulation is ready before the collective's node and has the highest priority.
-        return (*before, *kernels, *accumulations, *between, *join)
-    return (*before, *kernels, *join, *accumulations)
+        return (*kernels, *accumulations, *entering, *joined)
+    return (*entering, *kernels, *joined, *accumulations)
 
 
 def norm_backward(
     name: str, s: Shard, accumulate: bool, *, reads: int = 2
 ) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradient kernels of a norm, and the accumulation of its parameters' gradients."""
-    config, dtype, weight = s.config, s.implementation.dtype, f"{name}.weight"
+    config, dtype, weight = s.config, s.dtype, f"{name}.weight"
     columns, done = config.hidden, "" if accumulate else weight
     kernels = norm_gradients(name, s.norm_tokens, columns, dtype, done, reads)
     sums = accumulation(weight, columns, dtype, accumulate)

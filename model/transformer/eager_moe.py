@@ -36,7 +36,7 @@ from joulecast.model.transformer.expert_rows import (
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, experts and residual addition."""
-    e, dtype, hidden = expert_shard(s), s.implementation.dtype, s.config.hidden
+    e, dtype, hidden = expert_shard(s), s.dtype, s.hidden
     return (
         eager.norm_forward("norm2", s),
         *router_forward(s),
@@ -58,7 +58,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the one before the norm."""
-    e, hidden = expert_shard(s), s.config.hidden
+    e, hidden = expert_shard(s), s.hidden
     kernels, accumulations = eager.norm_backward("norm2", s, accumulate)
     return (
         *_parted(s, e),
@@ -81,7 +81,7 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _joined(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Each token's rows weighed and summed."""
-    operator, dtype, hidden = s.implementation.row_operator, s.implementation.dtype, s.config.hidden
+    operator, dtype, hidden = s.implementation.row_operator, s.dtype, s.hidden
     if not operator:
         return (summed("unpermute", s, e, weighted=True),)
     if operator == "index_put":
@@ -96,7 +96,7 @@ def _joined(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 def _parted(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Gradients of the experts' results and of the router's weights."""
-    operator, dtype, hidden = s.implementation.row_operator, s.implementation.dtype, s.config.hidden
+    operator, dtype, hidden = s.implementation.row_operator, s.dtype, s.hidden
     if not operator:
         return (copies("unpermute.grad", s, e, reads=random_reads(s) + 1),)
     if operator == "index_put":
@@ -111,7 +111,7 @@ def _parted(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 def _permuted_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Gradients of a token's copies summed."""
-    operator, dtype, hidden = s.implementation.row_operator, s.implementation.dtype, s.config.hidden
+    operator, dtype, hidden = s.implementation.row_operator, s.dtype, s.hidden
     if not operator:
         return (summed("permute.grad", s, e),)
     if operator == "index_put":
@@ -131,7 +131,7 @@ def _biased(name: str, s: Shard, e: ExpertShard, width: int) -> tuple[Launch, ..
     """Each row's expert's bias added to a grouped product, which has none in its epilogue; nothing without biases."""
     if not experts_of(s).bias:
         return ()
-    return (streaming("strided_binary", f"{name}.bias", e.all_rows * width, dtype=s.implementation.dtype),)
+    return (streaming("strided_binary", f"{name}.bias", e.all_rows * width, dtype=s.dtype),)
 
 
 def _bias_backward(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool) -> tuple[Launch, ...]:
@@ -142,13 +142,13 @@ def _bias_backward(name: str, s: Shard, e: ExpertShard, width: int, accumulate: 
 
 
 def _bias_sum(name: str, s: Shard, rows: int, width: int, experts: int, accumulate: bool) -> tuple[Launch, ...]:
-    bias, dtype = f"{name}.bias", s.implementation.dtype
+    bias, dtype = f"{name}.bias", s.dtype
     total = column_sums(f"{bias}.grad", rows, width, dtype, "" if accumulate else bias, experts)
     return (total, *eager.accumulation(bias, experts * width, dtype, accumulate))
 
 
 def _router_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
+    count, hidden, tokens, dtype = experts_of(s).count, s.hidden, s.norm_tokens, s.dtype
     weight = "router.weight"
     return (
         streaming("mul", "router.softmax.grad", tokens * count, reads=2, dtype="fp32"),
@@ -163,7 +163,7 @@ def grouped_backward(
     name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, accumulate: bool
 ) -> tuple[Launch, ...]:
     """Gradients of a grouped product."""
-    dtype, weight = s.implementation.dtype, f"{name}.weight"
+    dtype, weight = s.dtype, f"{name}.weight"
     wgrad = grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
     return (
         grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn"),

@@ -94,7 +94,7 @@ def expert_bytes(s: Shard) -> float:
     read = wide if run.narrow is None else run.narrow.value_bytes  # by products
     made = e.up_width * stored_narrow.activation_input_bytes(run) + clamped_width(s, e) * wide
     rows = e.all_rows * (width * read + made + e.ffn * read + 4.0)
-    if run.framework != "megatron":
+    if not run.megatron:
         rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * width)
     rows += s.norm_tokens * experts_of(s).latent * read  # which the projection back reads
     return rows + 2 * 4.0 * s.norm_tokens * experts_of(s).count
@@ -103,7 +103,7 @@ def expert_bytes(s: Shard) -> float:
 def clamped_width(s: Shard, e: ExpertShard) -> int:
     """Values of a row that Megatron keeps a second time, clamped (gpt-oss); fused products clamp them anew."""
     run = s.implementation
-    return e.up_width if run.framework == "megatron" and experts_of(s).bias and not run.fused_experts else 0
+    return e.up_width if run.megatron and experts_of(s).bias and not run.fused_experts else 0
 
 
 def experts_of(s: Shard) -> Experts:
@@ -115,14 +115,14 @@ def experts_of(s: Shard) -> Experts:
 
 def row_width(s: Shard) -> int:
     """Values of a row that goes to an expert."""
-    return experts_of(s).row_width(s.config.hidden)
+    return experts_of(s).row_width(s.hidden)
 
 
 def router_forward(s: Shard) -> tuple[Launch, ...]:
     """Product, softmax in fp32, choice, and the numbers of rows that the ranks tell each other."""
     experts, tokens = experts_of(s), s.norm_tokens
-    dtype = s.implementation.router_dtype or s.implementation.dtype
-    product = Gemm(tokens, experts.count, s.config.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
+    dtype = s.implementation.router_dtype or s.dtype
+    product = Gemm(tokens, experts.count, s.hidden, dtype=dtype, footprint_bytes=math.inf, name="router")
     return (
         *widened_input(s),
         Launch(product),
@@ -141,23 +141,16 @@ def _numbers_of_rows(s: Shard) -> tuple[Launch, ...]:
 
 def widened_input(s: Shard) -> tuple[Launch, ...]:
     """The router's input in fp32, where it multiplies so."""
-    if s.implementation.router_dtype in (None, s.implementation.dtype):
+    if s.implementation.router_dtype in (None, s.dtype):
         return ()
-    return (widened("router.input.widen", s.norm_tokens * s.config.hidden, s.implementation.dtype),)
+    return (widened("router.input.widen", s.stream_values, s.dtype),)
 
 
 def copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
     """Rows gathered from tokens, or summed into them."""
     hidden = row_width(s)
     return streaming(
-        "embedding",
-        name,
-        e.sent * hidden,
-        reads=reads,
-        writes=writes,
-        dtype=s.implementation.dtype,
-        rows=e.sent,
-        columns=hidden,
+        "embedding", name, e.sent * hidden, reads=reads, writes=writes, dtype=s.dtype, rows=e.sent, columns=hidden
     )
 
 
@@ -172,13 +165,13 @@ def summed(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> La
 
 def _issued(name: str, s: Shard, values: float, read: float, written: float) -> Launch:
     """A kernel with a thread for every value it writes: paced as ``values`` of an element-wise one on strided data."""
-    wide = DTYPE_BYTES[s.implementation.dtype]
+    wide = s.value_bytes
     operator = Streaming(
         "strided_unary",
         values * wide,
         values * wide,
         elements=read,
-        dtype=s.implementation.dtype,
+        dtype=s.dtype,
         footprint_bytes=0.0,
         far_bytes=(read + written) * wide,
         name=name,
@@ -199,7 +192,7 @@ def dispatched_bytes(run: Implementation) -> float:
 def to_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> tuple[Launch, ...]:
     """Rows to the ranks of their experts, there sorted by expert; ``weighted``: with their tokens' weights."""
     value = dispatched_bytes(s.implementation)
-    size, share = e.sent * row_width(s) * value, value / DTYPE_BYTES[s.implementation.dtype]
+    size, share = e.sent * row_width(s) * value, value / s.value_bytes
     sent = size + weighted * hybrid_exchange.weight_bytes(s.implementation, experts_of(s), e.sent)
     return (
         *_among_experts(s, _exchange(s), f"{name}.all_to_all", sent * _sent_share(s)),
@@ -210,7 +203,7 @@ def to_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -
 
 def from_experts(name: str, s: Shard, e: ExpertShard, *, weighted: bool = False) -> tuple[Launch, ...]:
     """The way back; ``weighted``: with gradients of the weights."""
-    size = float(e.sent * row_width(s) * DTYPE_BYTES[s.implementation.dtype])
+    size = e.sent * row_width(s) * s.value_bytes
     fetched = e.sent * _sent_share(s) if s.implementation.hybrid_exchange else 0.0
     sent = size + weighted * hybrid_exchange.weight_bytes(s.implementation, experts_of(s), e.sent)
     return (
@@ -275,7 +268,7 @@ def _sorting(
     ``cycles`` are what HybridEP's kernels take for each token that arrives and each expert.
     """
     run, hidden = s.implementation, row_width(s)
-    alone = run.expert_parallel * run.expert_tensor_parallel == 1 and run.framework != "megatron"
+    alone = run.expert_parallel * run.expert_tensor_parallel == 1 and not run.megatron
     if e.experts == 1 or alone:
         return ()
     rows = e.all_rows

@@ -26,29 +26,24 @@ MIXED_SHARED = 1.05
 
 def put_back(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Rows times their weights, in the tokens' order, and summed."""
-    values = e.sent * s.config.hidden
+    values = e.sent * s.hidden
     if not experts_of(s).wide_weights:
         return (by_row("unpermute.weigh", s, values), copies("unpermute.order", s, e), _summed(s, e))
-    wide, summed = s.in_fp32, s.norm_tokens * s.config.hidden
+    wide, summed = s.in_fp32, s.stream_values
     weighed = issued("mul", "unpermute.weigh", values, MIXED_SHARED * values, activity=1.0, reads=0.5, dtype="fp32")
-    return (
-        weighed,
-        copies("unpermute.order", wide, e),
-        _summed(wide, e),
-        rounded("unpermute.round", summed),
-    )
+    return (weighed, copies("unpermute.order", wide, e), _summed(wide, e), rounded("unpermute.round", summed))
 
 
 def put_back_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """Gradients of rows and weights."""
-    hidden, values, wide = s.config.hidden, e.sent * s.config.hidden, experts_of(s).wide_weights
-    dtype = "fp32" if wide else s.implementation.dtype
+    hidden, values, wide = s.hidden, e.sent * s.hidden, experts_of(s).wide_weights
+    dtype = "fp32" if wide else s.dtype
     ordered = (
         streaming("copy", "unpermute.grad.spread", values, reads=1.0 / experts_of(s).active, dtype=dtype),
         *indexed_gradient("unpermute.grad.order", e.sent, e.sent, hidden, dtype),
     )
     if wide:
-        widened = row_operators.widened("unpermute.grad.widen", s.norm_tokens * hidden, s.implementation.dtype)
+        widened = row_operators.widened("unpermute.grad.widen", s.norm_tokens * hidden, s.dtype)
         return (widened, *ordered, *_weighed_backward(values, hidden))
     return (
         *ordered,
@@ -66,7 +61,7 @@ def indexed_gradient(name: str, rows: int, tokens: int, hidden: int, dtype: str)
 
 def by_row(name: str, s: Shard, values: int) -> Launch:
     """Values that meet a number of their row."""
-    return one_by_one("unary", name, values, BY_ROW, dtype=s.implementation.dtype)
+    return one_by_one("unary", name, values, BY_ROW, dtype=s.dtype)
 
 
 def _weighed_backward(values: int, hidden: int) -> tuple[Launch, ...]:
@@ -81,5 +76,5 @@ def _weighed_backward(values: int, hidden: int) -> tuple[Launch, ...]:
 
 def _summed(s: Shard, e: ExpertShard) -> Launch:
     """A token's rows summed."""
-    hidden, share = s.config.hidden, 1.0 / experts_of(s).active
-    return streaming("copy", "unpermute", e.sent * hidden, writes=share, dtype=s.implementation.dtype)
+    hidden, share = s.hidden, 1.0 / experts_of(s).active
+    return streaming("copy", "unpermute", e.sent * hidden, writes=share, dtype=s.dtype)

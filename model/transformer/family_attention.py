@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import masked_values, transformers_attention, transformers_rotary
 from joulecast.model.transformer.expert_weights import MIXED_SHARED
 from joulecast.model.transformer.row_operators import from_fp32, to_fp32
@@ -47,22 +46,17 @@ GRADIENTS = {
 TABLE = ("all", "places", "gather", "round", "sine1", "cosine1", "sine2", "cosine2")
 
 
-def family(s: Shard) -> str:
-    """Whose code it is, where transformers runs it."""
-    return s.config.own_code if s.implementation.modules == "transformers" else ""
-
-
 def grouped(s: Shard) -> bool:
     """Whether Falcon repeats keys and values for the queries of a group, before their rotation."""
-    return family(s) == "falcon" and 1 < s.config.kv_heads < s.config.heads
+    return s.family == "falcon" and 1 < s.config.kv_heads < s.config.heads
 
 
 def before_rotation(s: Shard) -> tuple[Launch, ...]:
     """Between the products and the rotation: Falcon's copies of keys and values, GPT-J's table."""
-    dtype, rotated = s.implementation.dtype, int(s.config.head_dim * s.config.rotary_fraction)
-    if family(s) == "gptj":
+    dtype, rotated = s.dtype, int(s.config.head_dim * s.config.rotary_fraction)
+    if s.family == "gptj":
         return tuple(streaming("unary", f"rotary.table.{step}", s.sequence * rotated, dtype="fp32") for step in TABLE)
-    if family(s) != "falcon" or s.config.kv_heads == s.config.heads:
+    if s.family != "falcon" or s.config.kv_heads == s.config.heads:
         return ()
     values = s.tokens * s.kv_heads * s.config.head_dim
     copies = tuple(streaming("strided_unary", f"qkv.{part}.index", values, dtype=dtype) for part in ("key", "value"))
@@ -71,8 +65,8 @@ def before_rotation(s: Shard) -> tuple[Launch, ...]:
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From queries, keys and values to the heads' results, tokens first."""
-    code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
-    scores, dtype = score_count(s), s.implementation.dtype
+    code, width, wide = s.family, s.config.head_dim, "fp32" if s.family == "gptj" else ""
+    scores, dtype = score_count(s), s.dtype
     added = (
         issued(
             "unary", "attention.bias", scores, ALIBI_COPIED * scores, activity=1.0, reads=1 / s.sequence, dtype=dtype
@@ -92,7 +86,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to what the rotation or the joint product gave."""
-    code, width, wide = family(s), s.config.head_dim, "fp32" if family(s) == "gptj" else ""
+    code, width, wide = s.family, s.config.head_dim, "fp32" if s.family == "gptj" else ""
     return (
         _cloned("grad", s),
         product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
@@ -113,7 +107,7 @@ def _steps(suffix: str, steps: tuple[str, ...], s: Shard) -> tuple[Launch, ...]:
 
 
 def _step(name: str, kind: str, suffix: str, s: Shard) -> tuple[Launch, ...]:
-    scores, dtype, named = score_count(s), s.implementation.dtype, f"attention.{name}{suffix}"
+    scores, dtype, named = score_count(s), s.dtype, f"attention.{name}{suffix}"
     at = "fp32" if kind else dtype
     if name == "softmax.widen":
         return to_fp32(f"attention.softmax{suffix}.widen", scores, dtype)
@@ -139,25 +133,25 @@ def _cloned(part: str, s: Shard, dtype: str = "") -> Launch:
 
 
 def _scaled_parts_backward(s: Shard) -> tuple[Launch, ...]:
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
     return tuple(streaming("unary", f"attention.{part}.scale.grad", values, dtype=dtype) for part in ("query", "key"))
 
 
 def _widened_parts(s: Shard) -> tuple[Launch, ...]:
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
     return tuple(one for part in ("query", "key") for one in to_fp32(f"attention.{part}.widen", values, dtype))
 
 
 def _rounded_parts(s: Shard) -> tuple[Launch, ...]:
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
     return tuple(one for part in ("query", "key") for one in from_fp32(f"attention.{part}.grad.round", values, dtype))
 
 
 def kept_bytes(s: Shard) -> float:
     """Softmax as it was taken and rounded, of Falcon the same tensor; GPT-J's queries and keys, which are wider."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    size = s.value_bytes
     wide = 4.0 - size
-    if family(s) == "falcon":
+    if s.family == "falcon":
         return score_count(s) * size
     softmax = score_count(s) * (size + (4.0 if wide else 0.0))
-    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if family(s) == "gptj" else 0.0)
+    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if s.family == "gptj" else 0.0)

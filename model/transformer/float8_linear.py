@@ -45,6 +45,7 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Gemm
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import widened
 
 #: Cycles of an SM for a value: the greatest value, scaling by one number, a transposed copy of FP8 by PyTorch's own
@@ -58,41 +59,37 @@ ROW_READS = 1.5
 SCALARS = 6
 #: Products behind attention and behind the MLP's activation, whose sums are scattered over tensor-parallel ranks.
 ROW_PARALLEL = ("output", "down")
-#: Which of a model's biases the product of a name adds.
-BIASES = {
-    **dict.fromkeys(("qkv", "query", "key", "value"), "qkv_bias"),
-    "output": "output_bias",
-    **dict.fromkeys(("gate", "up", "down"), "mlp_bias"),
-}
+#: Products whose bias is added in their epilogue.
+IN_EPILOGUE = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
 #: Bytes of the greatest value of a tensor, which tensor-parallel ranks reduce.
 GREATEST_BYTES = 4.0
 
 
-def forward(name: str, s: Shard, outputs: int, inputs: int, *, shared: bool = False) -> tuple[Launch, ...]:
+def forward(layer: Linear, s: Shard, *, shared: bool = False) -> tuple[Launch, ...]:
     """A linear layer's product, with casts where it is in FP8: of its input unless one cast is ``shared``."""
-    run = s.implementation
+    name, outputs, inputs, run = layer.name, layer.outputs, layer.inputs, s.implementation
     if run.narrow is None:
         # Partial sums of tensor-parallel ranks get it afterwards.
         whole = run.tensor_parallel == 1 or name not in ROW_PARALLEL
-        bias = whole and name in BIASES and bool(getattr(s.config, BIASES[name]))
+        bias = whole and layer.bias and name in IN_EPILOGUE
         return (linear_forward(name, s.tokens, outputs, inputs, run.dtype, bias=bias),)
     wide = linear_forward(name, s.tokens, outputs, inputs, run.dtype)
     arrived = gathers(s) and name not in ROW_PARALLEL
     return (
         *(() if shared or arrived else _cast(f"{name}.input", s, s.tokens * inputs, run.narrow)),
-        *(() if run.gathers_narrow else _cast(f"{name}.weight", s, outputs * inputs, run.narrow)),
+        *(() if run.gathers_narrow else _cast(f"{name}.weight", s, layer.weights, run.narrow)),
         _narrow(wide, fast=True),
     )
 
 
-def backward(name: str, s: Shard, outputs: int, inputs: int, completes: str, *, shared: bool) -> tuple[Launch, ...]:
+def backward(layer: Linear, s: Shard, completes: str, *, shared: bool) -> tuple[Launch, ...]:
     """Gradients of the weight, then of the input; in FP8 the other way round, with their casts."""
-    run = s.implementation
+    name, outputs, inputs, run = layer.name, layer.outputs, layer.inputs, s.implementation
     dgrad = input_gradient(name, s.tokens, outputs, inputs, run.dtype)
     wgrad = weight_gradient(name, s.tokens, outputs, inputs, run.dtype, completes=completes)
     if run.narrow is None:
         return wgrad, dgrad
-    gradient, weight, values = s.tokens * outputs, outputs * inputs, s.tokens * inputs
+    gradient, weight, values = s.tokens * outputs, layer.weights, s.tokens * inputs
     if run.narrow.recipe == "rowwise":
         return (
             *_cast(f"{name}.grad", s, gradient, run.narrow),
@@ -121,8 +118,7 @@ def backward(name: str, s: Shard, outputs: int, inputs: int, completes: str, *, 
 def gathers(s: Shard) -> bool:
     """Whether tensor-parallel ranks gather a split sequence in FP8."""
     run = s.implementation
-    split = run.tensor_parallel > 1 and run.sequence_parallel
-    return split and run.narrow is not None and run.framework == "pytorch-eager"
+    return run.splits_sequence and run.narrow is not None and not run.megatron
 
 
 def gathered(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -130,11 +126,8 @@ def gathered(name: str, s: Shard) -> tuple[Launch, ...]:
     run = s.implementation
     if run.narrow is None:
         raise TypeError(f"{name} is not in FP8")
-    size = s.tokens * s.config.hidden * run.narrow.value_bytes
-    return (
-        *_cast(name, s, s.norm_tokens * s.config.hidden, run.narrow),
-        collective("all_gather", f"{name}.all_gather", size, run),
-    )
+    size = s.tokens * s.hidden * run.narrow.value_bytes
+    return (*_cast(name, s, s.stream_values, run.narrow), collective("all_gather", f"{name}.all_gather", size, run))
 
 
 def _narrow(launch: Launch, *, fast: bool = False) -> Launch:
@@ -188,7 +181,7 @@ def cast(
 
 def _columns(name: str, s: Shard, elements: int) -> tuple[Launch, ...]:
     """FP8 of values with a scale for each column, and their transposed copy."""
-    dtype, cycles = s.implementation.dtype, COLUMN * elements
+    dtype, cycles = s.dtype, COLUMN * elements
     if not s.implementation.compiled:
         return _eager_cast(name, elements, dtype, also_turned=True)
     return (issued("unary", f"{name}.columns", elements, cycles, activity=1.5, reads=2, dtype=dtype),)

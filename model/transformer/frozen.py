@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import modules_layer
+from joulecast.model.transformer import linear
 
 #: How names of kernels end that only gradients of parameters need.
 WEIGHT_ONLY = (
@@ -35,7 +35,7 @@ def without_weight_gradients(launches: Iterable[Launch]) -> tuple[Launch, ...]:
 def without_input_gradient(launches: tuple[Launch, ...], s: Shard) -> tuple[Launch, ...]:
     """Backward of a layer with adapters whose input takes no gradient."""
     targets = () if s.implementation.lora is None else s.implementation.lora.targets
-    first, up = ([name for name, _ in of(s)] for of in (modules_layer.projections, modules_layer.first_products))
+    first, up = ([one.name for one in of(s)] for of in (linear.projections, linear.first_products))
     entered = next(group for group in (first, ["output"], up, ["down"]) if set(group) & set(targets))
     if s.config.shared_norm and entered == first:  # what the MLP reads is the first norm's result too
         entered = [*first, *up]

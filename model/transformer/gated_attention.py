@@ -15,14 +15,14 @@ from joulecast.model.transformer import transformers_rotary
 
 def cut_out(s: Shard) -> tuple[Launch, ...]:
     """Gates out of the product; queries are widened where they stand."""
-    return (reordered("gate.cut", _values(s), s.implementation.dtype),) if s.config.gated_attention else ()
+    return (reordered("gate.cut", _values(s), s.dtype),) if s.config.gated_attention else ()
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """The result times the gate's sigmoid."""
     if not s.config.gated_attention:
         return ()
-    values, dtype = _values(s), s.implementation.dtype
+    values, dtype = _values(s), s.dtype
     return (
         streaming("unary", "attention.gate.sigmoid", values, dtype=dtype),
         streaming("mul", "attention.gated", values, reads=2, dtype=dtype),
@@ -34,14 +34,12 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     if not s.config.gated_attention:
         return ()
     steps = ("gated.grad", "gate.grad", "gate.sigmoid.grad")
-    return tuple(
-        streaming("mul", f"attention.{step}", _values(s), reads=2, dtype=s.implementation.dtype) for step in steps
-    )
+    return tuple(streaming("mul", f"attention.{step}", _values(s), reads=2, dtype=s.dtype) for step in steps)
 
 
 def joined(s: Shard) -> tuple[Launch, ...]:
     """Gradients of queries, heads first, and of gates joined head by head."""
-    both, busy, dtype = 2 * _values(s), transformers_rotary.BUSY, s.implementation.dtype
+    both, busy, dtype = 2 * _values(s), transformers_rotary.BUSY, s.dtype
     return (one_by_one("unary", "query.grad.cat", both, transformers_rotary.JOINED, activity=busy, dtype=dtype),)
 
 

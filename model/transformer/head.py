@@ -31,26 +31,30 @@ from joulecast.model.transformer import (
 )
 from joulecast.model.transformer import eager_layer as layer
 from joulecast.model.transformer import megatron_linear as linear
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.megatron_norm import accumulation, norm_backward
 
 #: Tokens up to which PyTorch scatters embedding gradients by one kernel without sorting the indices.
 UNSORTED_EMBEDDING_TOKENS = 3072
 
 
-def head_is_split(implementation: Implementation) -> bool:
-    """Whether the head's vocabulary is split over the tensor-parallel ranks."""
-    return implementation.shard_head and implementation.tensor_parallel > 1
-
-
 def embedding_is_split(config: ModelConfig, implementation: Implementation) -> bool:
     """Whether the embedding's vocabulary is split: in Megatron, and where it is the split head's matrix."""
-    if implementation.tensor_parallel == 1:
-        return False
-    return implementation.framework == "megatron" or (implementation.shard_head and implementation.tied(config))
+    tied = implementation.splits_head and implementation.tied(config)
+    return tied or (implementation.megatron and implementation.tensor_parallel > 1)
 
 
-def local_vocabulary(vocab: int, split: bool, implementation: Implementation) -> int:
-    """Rows of the table on one rank."""
+def head_words(config: ModelConfig, implementation: Implementation) -> int:
+    """Words of the head on one rank."""
+    return _share(config.vocab, implementation.splits_head, implementation)
+
+
+def embedding_rows(config: ModelConfig, implementation: Implementation) -> int:
+    """Rows of the embedding's table on one rank."""
+    return _share(config.vocab, embedding_is_split(config, implementation), implementation)
+
+
+def _share(vocab: int, split: bool, implementation: Implementation) -> int:
     return -(-vocab // implementation.tensor_parallel) if split else vocab
 
 
@@ -81,17 +85,17 @@ def embedding_forward(s: Shard) -> tuple[Launch, ...]:
 
 def _positions_first(name: str, s: Shard) -> tuple[Launch, ...]:
     """Copy that puts positions before sequences, as Megatron's layers have them, where there are several sequences."""
-    if s.implementation.framework != "megatron" or s.batch == 1:
+    if not s.implementation.megatron or s.batch == 1:
         return ()
     tokens = s.tokens if embedding_is_split(s.config, s.implementation) else s.norm_tokens
-    return (reordered(name, tokens * s.config.hidden, s.implementation.dtype),)
+    return (reordered(name, tokens * s.hidden, s.dtype),)
 
 
 def _norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of the norm behind the embedding, where the model has one."""
     if not s.config.embedding_norm:
         return ()
-    if s.implementation.framework == "megatron":
+    if s.implementation.megatron:
         return norm_backward("embedding_norm", s)
     kernels, sums = layer.norm_backward("embedding_norm", s, accumulate)
     return (*kernels, *sums)
@@ -99,7 +103,7 @@ def _norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _scaled(name: str, s: Shard) -> Launch:
     """The residual stream times a number."""
-    return streaming("unary", name, s.norm_tokens * s.config.hidden, dtype=s.implementation.dtype)
+    return streaming("unary", name, s.stream_values, dtype=s.dtype)
 
 
 def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
@@ -128,18 +132,18 @@ def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[
     split = embedding_is_split(config, implementation)
     if split and implementation.sequence_parallel:
         launches.append(collective("all_gather", "embedding.grad.all_gather", s.activation_bytes, implementation))
-    rows = local_vocabulary(config.vocab, split, implementation)
+    rows = embedding_rows(config, implementation)
     # A tied head's gradient of the same matrix waits in the autograd engine and is added first.
-    join = head_here and implementation.tied(config) and implementation.framework == "pytorch-eager"
+    join = head_here and implementation.tied(config) and not implementation.megatron
     launches += _scatter("embedding", s.tokens if split else s.norm_tokens, rows, s, accumulate, join=join)
     return tuple(launches)
 
 
 def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, join: bool = False) -> list[Launch]:
     """Gradient of a table of ``rows`` from that of ``tokens`` gathered rows; ``join`` adds the tied head's first."""
-    dtype, table, weight = s.implementation.dtype, rows * s.config.hidden, f"{name}.weight"
+    dtype, table, weight = s.dtype, rows * s.hidden, f"{name}.weight"
     launches = [streaming("fill", f"{name}.grad.fill", table, reads=0, dtype=dtype)]
-    added = accumulate or s.implementation.framework == "megatron"  # which has a buffer of gradients, sharded or not
+    added = accumulate or s.implementation.megatron  # which has a buffer of gradients, sharded or not
     done = "" if added else weight
     if tokens <= UNSORTED_EMBEDDING_TOKENS:
         launches.append(_scattered_sum(f"{name}.grad", tokens, s, completes=done))
@@ -152,7 +156,7 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
         launches.append(_scattered_sum(f"{name}.grad.sum", tokens, s, reads=wide, completes=done))
     if join:
         launches.append(streaming("add", f"{name}.grad.join", table, reads=2, dtype=dtype))
-    if s.implementation.framework == "megatron":
+    if s.implementation.megatron:
         return [*launches, *accumulation(weight, table, s.implementation)]
     return [*launches, *layer.accumulation(weight, table, dtype, accumulate)]
 
@@ -160,7 +164,7 @@ def _scatter(name: str, tokens: int, rows: int, s: Shard, accumulate: bool, *, j
 def _scattered_sum(
     name: str, tokens: int, s: Shard, *, reads: float = 1.0, writes: float = 1.0, completes: str = ""
 ) -> Launch:
-    columns, dtype = s.config.hidden, s.implementation.dtype
+    columns, dtype = s.hidden, s.dtype
     return streaming(
         "embedding_backward",
         name,
@@ -177,108 +181,116 @@ def _scattered_sum(
 def head_forward(s: Shard) -> tuple[Launch, ...]:
     """Final norm, head and loss of one micro-batch; under sequence parallelism the head sees the gathered sequence."""
     config, implementation = s.config, s.implementation
-    vocab = local_vocabulary(config.vocab, head_is_split(implementation), implementation)
-    if value_head.applies(s):
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *value_head.forward(s))
+    vocab, norm = head_words(config, implementation), pytorch_norm.forward("norm", s)
     if implementation.teaches:
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab))
+        return (*norm, *loss.loop(s, vocab))
+    if value_head.applies(s):
+        return (*norm, *loss.loop(s, vocab), *value_head.forward(s))
     if log_probabilities.in_tiles(s):
-        tiles = log_probabilities.chunked_forward(s, vocab)
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *tiles)
+        return (*norm, *loss.loop(s, vocab), *log_probabilities.chunked_forward(s, vocab))
     if liger_loss.fused(s):
-        return (*pytorch_norm.forward("norm", s), *loss.loop(s, vocab), *liger_loss.fused_forward(s, vocab))
+        return (*norm, *loss.loop(s, vocab), *liger_loss.fused_forward(s, vocab))
     return (
-        *pytorch_norm.forward("norm", s),
+        *norm,
         *layer.enter_forward("head", s),
-        *autocast_linear.casts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s)),
+        *autocast_linear.casts(Linear("head", vocab, s.hidden), s, wide=_reads_fp32(s)),
         linear_forward("head", s.tokens, padded(vocab, s), config.hidden, implementation.dtype),
         *_logits_scaled("logits.scale", s, vocab),
-        *softcap.forward("logits", s.tokens * vocab, s.implementation.dtype, present=config.logit_softcap),
-        *loss.forward(s, vocab, split=head_is_split(implementation)),
+        *softcap.forward("logits", s.tokens * vocab, s.dtype, present=config.logit_softcap),
+        *loss.forward(s, vocab),
     )
 
 
 def head_backward(s: Shard, *, accumulate: bool, embedding_here: bool) -> tuple[Launch, ...]:
     """Gradient of loss, head and final norm."""
     config, implementation = s.config, s.implementation
-    split, dtype = head_is_split(implementation), implementation.dtype
-    vocab = local_vocabulary(config.vocab, split, implementation)
-    capped = (
-        *softcap.backward("logits", s.tokens * vocab, dtype, present=config.logit_softcap),
+    vocab = head_words(config, implementation)
+    if implementation.megatron:
+        return _megatron_backward(s, vocab)
+    tied = embedding_here and implementation.tied(config)
+    done = "head.weight" if not (accumulate or tied) else ""
+    kernels, sums = pytorch_norm.backward("norm", s, accumulate)
+    rows = log_probabilities.head_outputs(vocab, implementation.log_probabilities)
+    # A tied matrix is accumulated with the embedding's gradient.
+    added = layer.accumulation("head.weight", rows * s.hidden, s.stream.dtype, accumulate and not tied)
+    if value_head.applies(s):
+        own = (*value_head.backward(s, done), *added)
+    elif log_probabilities.in_tiles(s):
+        own = (*log_probabilities.chunked_backward(s, vocab, done), *_bias_gradient(s, vocab, accumulate), *added)
+    elif liger_loss.fused(s):
+        own = (*liger_loss.fused_backward(s, vocab, done), *added)
+    else:
+        gathers = implementation.splits_head or implementation.sequence_parallel
+        own = (
+            *_whole_logits_backward(s, vocab, accumulate, done),
+            *added,
+            *(layer.enter_backward("head", s) if gathers else ()),
+        )
+    return (*own, *kernels, *sums)
+
+
+def _megatron_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    """The same in Megatron; Transformer Engine leaves the head alone."""
+    split, wide = s.implementation.splits_head, replace(s, implementation=replace(s.implementation, narrow=None))
+    products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
+    return (*_logits_backward(s, vocab, accumulate=True), *products, *norm_backward("norm", s))
+
+
+def _logits_backward(s: Shard, vocab: int, *, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradients of the loss, of what happens to logits in front of it, and of the head's bias."""
+    return (
+        *loss.backward(s, vocab),
+        *softcap.backward("logits", s.tokens * vocab, s.dtype, present=s.config.logit_softcap),
         *_logits_scaled("logits.grad.scale", s, vocab),
         *_bias_gradient(s, vocab, accumulate),
     )
-    if implementation.framework == "megatron":
-        wide = replace(
-            s, implementation=replace(implementation, narrow=None)
-        )  # Transformer Engine leaves the head alone
-        products = linear.column_backward("head", wide, vocab) if split else _whole_products(s, vocab)
-        return (*loss.backward(s, vocab, split=split), *capped, *products, *norm_backward("norm", s))
-    tied = embedding_here and implementation.tied(config)
-    keep = accumulate and not tied  # a tied matrix is accumulated with the embedding's gradient
-    done = "head.weight" if not (accumulate or tied) else ""
-    first, last = ("", done) if implementation.autocast else (done, "")
-    kernels, sums = pytorch_norm.backward("norm", s, accumulate)
-    if value_head.applies(s):
-        own = value_head.backward(s, done)
-        return (
-            *own,
-            *layer.accumulation("head.weight", config.hidden, s.stream.implementation.dtype, keep),
-            *kernels,
-            *sums,
-        )
-    if log_probabilities.in_tiles(s):
-        return (
-            *log_probabilities.chunked_backward(s, vocab, done),
-            *_bias_gradient(s, vocab, accumulate),
-            *layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep),
-            *kernels,
-            *sums,
-        )
-    if liger_loss.fused(s):
-        added = layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep)
-        return (*liger_loss.fused_backward(s, vocab, done), *added, *kernels, *sums)
+
+
+def _whole_logits_backward(s: Shard, vocab: int, accumulate: bool, done: str) -> tuple[Launch, ...]:
+    """Gradients of the head's product in PyTorch, behind those of its logits."""
+    first, last = ("", done) if s.implementation.autocast else (done, "")
+    columns = padded(vocab, s)
     return (
-        *loss.backward(s, vocab, split=split),
-        *capped,
-        *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=dtype),) if padded(vocab, s) > vocab else ()),
-        weight_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype, completes=first),
-        input_gradient("head", s.tokens, padded(vocab, s), config.hidden, dtype),
-        *autocast_linear.uncasts("head", s, vocab, config.hidden, wide=not loss.whole_graph(s), completes=last),
-        *layer.accumulation("head.weight", vocab * config.hidden, s.stream.implementation.dtype, keep),
-        *(layer.enter_backward("head", s) if split or implementation.sequence_parallel else ()),
-        *kernels,
-        *sums,
+        *_logits_backward(s, vocab, accumulate=accumulate),
+        *((streaming("copy", "head.grad.pad", s.tokens * vocab, dtype=s.dtype),) if columns > vocab else ()),
+        weight_gradient("head", s.tokens, columns, s.hidden, s.dtype, completes=first),
+        input_gradient("head", s.tokens, columns, s.hidden, s.dtype),
+        *autocast_linear.uncasts(Linear("head", vocab, s.hidden), s, wide=_reads_fp32(s), completes=last),
     )
+
+
+def _reads_fp32(s: Shard) -> bool:
+    """Whether the head's product is given fp32: a graph of the whole model rounds it where its norm makes it."""
+    return pytorch_norm.gives_fp32(s) and not s.implementation.whole_graph
 
 
 def _logits_scaled(name: str, s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Logits, or their gradient, times a number, where the model has one."""
     if not s.config.scaled_logits:
         return ()
-    return (streaming("unary", name, s.tokens * vocab, dtype=s.implementation.dtype),)
+    return (streaming("unary", name, s.tokens * vocab, dtype=s.dtype),)
 
 
 def _bias_gradient(s: Shard, vocab: int, accumulate: bool) -> tuple[Launch, ...]:
     """Column sum of the head's bias, where the model has one."""
     if not s.config.head_bias:
         return ()
-    run, done = s.implementation, "" if accumulate or s.implementation.framework == "megatron" else "head.bias"
+    run, done = s.implementation, "" if accumulate or s.implementation.megatron else "head.bias"
     total = column_sums("head.bias.grad", s.tokens, vocab, run.dtype, done)
-    if run.framework == "megatron":
+    if run.megatron:
         return (total, *accumulation("head.bias", vocab, run))
-    return (total, *layer.accumulation("head.bias", vocab, s.stream.implementation.dtype, accumulate))
+    return (total, *layer.accumulation("head.bias", vocab, s.stream.dtype, accumulate))
 
 
 def padded(vocab: int, s: Shard) -> int:
     """Columns of the head's product: where it compiles the model whole, Inductor pads rows to multiples of 16 bytes."""
-    values = int(FAST_BYTES // DTYPE_BYTES[s.implementation.dtype])
-    return -(-vocab // values) * values if loss.whole_graph(s) else vocab
+    values = int(FAST_BYTES // s.value_bytes)
+    return -(-vocab // values) * values if s.implementation.whole_graph else vocab
 
 
 def _whole_products(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Gradients of a head that every rank holds whole, in Megatron's order."""
-    hidden, dtype = s.config.hidden, s.implementation.dtype
+    hidden, dtype = s.hidden, s.dtype
     return (
         input_gradient("head", s.tokens, vocab, hidden, dtype),
         weight_gradient("head", s.tokens, vocab, hidden, dtype, completes="head.weight"),

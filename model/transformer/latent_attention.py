@@ -15,11 +15,11 @@ from dataclasses import replace
 from joulecast.model.architecture.experts import LatentAttention
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import core_attention, query_scaling
+from joulecast.model.transformer import core_attention
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
 from joulecast.model.transformer.megatron_norm import norm_backward, recomputed_norm
+from joulecast.model.transformer.rotary import scaled_queries
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -32,8 +32,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *_shared_key_gathering(s, latent, ""),
         *linear.column_forward("key_norm", "key_up", _narrow(s, latent.kv_rank), _key_width(s, latent)),
         *_rotary(s, latent, ""),
-        streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.implementation.dtype),
-        *query_scaling.scaled(s),
+        streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.dtype),
+        *scaled_queries(s),
         *core_attention.core_attention(s, "forward"),
         *linear.attention_output_forward(s),
         eager.residual_addition("residual1", s),
@@ -42,14 +42,14 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the first residual addition to the layer's input gradient."""
-    latent, dtype = _shape(s), s.implementation.dtype
+    latent, dtype = _shape(s), s.dtype
     shared = s.tokens * s.heads * latent.rotary_dim
     return (
         *recomputed_norm("norm1", s),
         *linear.attention_output_backward(s),
         *(_unfold(s, latent) if s.implementation.recomputes("mla_up_proj") else ()),
         *core_attention.backward(s),
-        *query_scaling.scaled(s, ".grad"),
+        *scaled_queries(s, ".grad"),
         streaming("cat", "key.cat.grad", s.tokens * s.heads * latent.key_dim, dtype=dtype),
         streaming("reduce", "key.shared.grad", shared, writes=1 / s.heads, dtype=dtype),
         *_rotary(s, latent, ".grad"),
@@ -69,8 +69,8 @@ def _unfold(s: Shard, latent: LatentAttention) -> tuple[Launch, ...]:
     if latent.query_rank:
         narrow, width = _narrow(s, latent.query_rank), s.heads * latent.key_dim
         ups = (*linear.column_forward("query_norm", "query_up", narrow, width), *ups)
-    copy = streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.implementation.dtype)
-    return (*ups, *_rotary(s, latent, ""), copy, *query_scaling.scaled(s))
+    copy = streaming("cat", "key.cat", s.tokens * s.heads * latent.key_dim, dtype=s.dtype)
+    return (*ups, *_rotary(s, latent, ""), copy, *scaled_queries(s))
 
 
 def _shape(s: Shard) -> LatentAttention:
@@ -112,17 +112,17 @@ def _unfolded_backward(s: Shard, part: str, rank: int, width: int) -> tuple[Laun
 
 def _shared_key_gathering(s: Shard, latent: LatentAttention, suffix: str) -> tuple[Launch, ...]:
     """Gathering of the keys' shared part, and in the backward the scattering of its gradient's sum."""
-    if s.implementation.tensor_parallel == 1 or not s.implementation.sequence_parallel:
+    if not s.implementation.splits_sequence:
         return ()
     kind = "reduce_scatter" if suffix else "all_gather"
-    size = float(s.tokens * latent.rotary_dim * DTYPE_BYTES[s.implementation.dtype])
+    size = s.tokens * latent.rotary_dim * s.value_bytes
     return (collective(kind, f"key.shared{suffix}.{kind}", size, s.implementation),)
 
 
 def _rotary(s: Shard, latent: LatentAttention, suffix: str) -> tuple[Launch, ...]:
     if not s.implementation.rotary:
         return ()
-    dtype, width = s.implementation.dtype, latent.rotary_dim
+    dtype, width = s.dtype, latent.rotary_dim
     return (
         streaming("rope", f"rotary.query{suffix}", s.tokens * s.heads * width, dtype=dtype),
         streaming("rope", f"rotary.key{suffix}", s.tokens * width, dtype=dtype),

@@ -30,12 +30,12 @@ def into(s: Shard) -> tuple[Launch, ...]:
 
 def out_of(s: Shard) -> tuple[Launch, ...]:
     """Experts' results in the model's width."""
-    return linear.whole_forward(_within(s), "experts.latent_up", s.config.hidden) if experts_of(s).latent else ()
+    return linear.whole_forward(_within(s), "experts.latent_up", s.hidden) if experts_of(s).latent else ()
 
 
 def out_of_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of :func:`out_of`."""
-    return linear.whole_backward(_within(s), "experts.latent_up", s.config.hidden) if experts_of(s).latent else ()
+    return linear.whole_backward(_within(s), "experts.latent_up", s.hidden) if experts_of(s).latent else ()
 
 
 def into_backward(s: Shard) -> tuple[Launch, ...]:

@@ -67,14 +67,14 @@ def warps(columns: int) -> int:
 
 def norm_forward(name: str, s: Shard, rows: int, columns: int) -> Launch:
     """The norm of ``rows`` rows."""
-    dtype, short = s.implementation.dtype, _short(rows, columns)
+    dtype, short = s.dtype, _short(rows, columns)
     launch = streaming("rmsnorm", f"{name}.liger", rows * columns, dtype=dtype, rows=rows, columns=columns)
     return _by_rows(launch, columns, ROWS_OF_BLOCK if short else 1)
 
 
 def norm_backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") -> tuple[Launch, ...]:
     """Gradients of input and weight of :func:`norm_forward`."""
-    values, dtype = rows * columns, s.implementation.dtype
+    values, dtype = rows * columns, s.dtype
     zeros = (streaming("fill", f"{name}.liger.grad.fill", values, reads=0, dtype=dtype),)
     begun = FEW_VALUES if columns <= SHORT_ROW else ROW
     cycles = rows * (begun + ROW_BYTE * DTYPE_BYTES[dtype] * columns)
@@ -98,7 +98,7 @@ def rotary(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
     """Rotation of queries and keys in place, or of their gradients."""
     if not (s.config.rotary and s.implementation.rotary):
         return ()
-    dtype, width = s.implementation.dtype, s.tokens * s.config.head_dim
+    dtype, width = s.dtype, s.tokens * s.config.head_dim
     turned = s.config.rotary_fraction * width * (s.heads + s.kv_heads)
     parts = (("query", s.heads), ("key", s.kv_heads)) if s.config.joint_projections and not suffix else ()
     copies = (streaming("strided_unary", f"rotary.{part}.copy", heads * width, dtype=dtype) for part, heads in parts)
@@ -107,20 +107,20 @@ def rotary(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
 
 def gate_forward(s: Shard, *, joint: bool) -> tuple[Launch, ...]:
     """Activated gate times up, which are copied out of a ``joint`` product first."""
-    values, dtype = s.tokens * s.ffn, s.implementation.dtype
+    values, dtype = s.tokens * s.ffn, s.dtype
     copies = (streaming("strided_unary", f"gate.{part}.copy", values, dtype=dtype) for part in ("gate", "up"))
     return (*(copies if joint else ()), _gate("gate.liger", s, reads=2, writes=1))
 
 
 def gate_backward(s: Shard, *, joint: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`gate_forward`."""
-    joined = streaming("copy", "gate.grad.cat", 2 * s.tokens * s.ffn, dtype=s.implementation.dtype)
+    joined = streaming("copy", "gate.grad.cat", 2 * s.tokens * s.ffn, dtype=s.dtype)
     return (_gate("gate.liger.grad", s, reads=3, writes=2), *((joined,) if joint else ()))
 
 
 def _gate(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
     """A kernel that takes a row of the gate in a block; the hyperbolic tangent of a GELU sets its pace."""
-    values, dtype = s.tokens * s.ffn, s.implementation.dtype
+    values, dtype = s.tokens * s.ffn, s.dtype
     if s.config.activation != "gelu":
         launch = streaming("mul", name, values, reads=reads, writes=writes, dtype=dtype, rows=s.tokens, columns=s.ffn)
         return _by_rows(launch, s.ffn, 1)

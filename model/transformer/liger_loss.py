@@ -29,8 +29,9 @@ from joulecast.model.framework.launches import (
 )
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import autocast_linear
+from joulecast.model.transformer import autocast_linear, pytorch_norm
 from joulecast.model.transformer.liger_kernels import SMS
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import from_fp32, rounded, to_fp32, widened
 
 #: Cycles of an SM for a logit, for one that is capped beside that, and for a row, of the kernel of loss and gradient,
@@ -66,9 +67,9 @@ def chunk_rows(tokens: int, vocab: int, hidden: int) -> int:
 
 def fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Logits, loss and all gradients, chunk by chunk."""
-    hidden, rows = s.config.hidden, chunk_rows(s.tokens, vocab, s.config.hidden)
+    hidden, rows = s.hidden, chunk_rows(s.tokens, vocab, s.hidden)
     whole, rest = divmod(s.tokens, rows)
-    run, stream = s.implementation, s.stream.implementation.dtype
+    run, stream = s.implementation, s.stream.dtype
     zeros = [streaming("fill", "head.dgrad.fill", s.tokens * hidden, reads=0, dtype=stream)]
     if run.lora is None:
         zeros.append(streaming("fill", "head.wgrad.fill", vocab * hidden, reads=0, dtype=stream))
@@ -78,9 +79,11 @@ def fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
 
 
 def _chunk(s: Shard, rows: int, vocab: int) -> tuple[Launch, ...]:
-    hidden, run, dtype = s.config.hidden, s.implementation, s.implementation.dtype
+    hidden, run, dtype = s.hidden, s.implementation, s.dtype
     values = rows * hidden
-    casts = autocast_linear.casts("head", replace(s, tokens=rows), vocab, hidden)
+    casts = autocast_linear.casts(
+        Linear("head", vocab, hidden), replace(s, tokens=rows), wide=pytorch_norm.gives_fp32(s)
+    )
     summed = added_up(weight_gradient("head", rows, vocab, hidden, dtype), "fp32" if run.autocast else "")
     return (
         *casts,
@@ -95,10 +98,10 @@ def _chunk(s: Shard, rows: int, vocab: int) -> tuple[Launch, ...]:
 
 def fused_backward(s: Shard, vocab: int, completes: str) -> tuple[Launch, ...]:
     """What the forward made times the loss's gradient."""
-    run, dtype = s.implementation, s.stream.implementation.dtype
+    run, dtype = s.implementation, s.stream.dtype
     if not run.scaled_loss:
         return (streaming("fill", "loss.grad.one", 1, reads=0, completes=completes),)
-    hidden = s.config.hidden
+    hidden = s.hidden
     own = (_scaled("head.dgrad.liger.scale", s.tokens, hidden, dtype),)
     if run.lora is not None:
         return own
@@ -115,7 +118,7 @@ def _scaled(name: str, rows: int, columns: int, dtype: str) -> Launch:
 def alone_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Loss of logits that were made, in fp32."""
     logits = s.tokens * vocab
-    wide = to_fp32("loss.widen", logits, s.implementation.dtype)
+    wide = to_fp32("loss.widen", logits, s.dtype)
     return (*wide, gradients("loss.liger", s.tokens, vocab, "fp32", capped=False))
 
 
@@ -123,7 +126,7 @@ def alone_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Its gradient, which the forward made, times the loss's and rounded."""
     logits = s.tokens * vocab
     scale = (_scaled("loss.liger.grad.scale", s.tokens, vocab, "fp32"),) if s.implementation.scaled_loss else ()
-    return (*scale, *from_fp32("loss.grad.round", logits, s.implementation.dtype))
+    return (*scale, *from_fp32("loss.grad.round", logits, s.dtype))
 
 
 def gradients(name: str, rows: int, vocab: int, dtype: str, *, capped: bool) -> Launch:

@@ -117,7 +117,7 @@ def _pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 def _logits(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
     """A tile of logits: the head's product of some positions and words, whose operands autocast rounds each time."""
-    run, hidden = s.implementation, s.config.hidden
+    run, hidden = s.implementation, s.hidden
     cast = (rounded("head.weight.round", words * hidden),) if run.autocast else ()
     bias = streaming("add", "head.bias.add", positions * words, dtype=run.dtype)
     product = linear_forward("head", positions, words, hidden, run.dtype)
@@ -126,8 +126,8 @@ def _logits(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
 
 def chunked_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Scored positions out of all, and their log-probabilities tile by tile."""
-    run, values = s.implementation, scored(s) * s.config.hidden
-    out = [streaming("embedding", "log_probs.select", values, dtype=s.stream.implementation.dtype, rows=scored(s))]
+    run, values = s.implementation, scored(s) * s.hidden
+    out = [streaming("embedding", "log_probs.select", values, dtype=s.stream.dtype, rows=scored(s))]
     out += [rounded("head.round", values)] if run.autocast else []
     for positions, words, count in _tiles(s, vocab):
         out += [replace(one, repeat=count) for one in _folded(s, positions, words)]
@@ -149,14 +149,14 @@ def _turned(s: Shard, positions: int, words: int) -> tuple[Launch, ...]:
     if divergence.applies(s):
         return divergence.turned(s, positions, words)
     logits, cycles = positions * words, TURNED + CAPPED * s.config.logit_softcap
-    turn = issued("unary", "log_probs.turn", logits, cycles * logits, activity=1.0, dtype=s.implementation.dtype)
+    turn = issued("unary", "log_probs.turn", logits, cycles * logits, activity=1.0, dtype=s.dtype)
     return (*_logits(s, positions, words), turn)
 
 
 def chunked_backward(s: Shard, vocab: int, completes: str) -> tuple[Launch, ...]:
     """Gradient of :func:`chunked_forward`, of the head's weight too unless that is frozen."""
-    run, hidden, trains = s.implementation, s.config.hidden, s.implementation.lora is None
-    values, kept = scored(s) * hidden, s.stream.implementation.dtype
+    run, hidden, trains = s.implementation, s.hidden, s.implementation.lora is None
+    values, kept = scored(s) * hidden, s.stream.dtype
     out = [streaming("fill", "log_probs.grad.fill", values, reads=0, dtype="fp32")]
     if trains:
         out.append(streaming("fill", "head.weight.grad.fill", vocab * hidden, reads=0, dtype="fp32"))

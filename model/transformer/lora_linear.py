@@ -23,8 +23,6 @@ are as many (`validate/recorded/h100_sxm/train_qlora.jsonl`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from joulecast.model.framework.launches import (
     Launch,
     input_gradient,
@@ -36,8 +34,9 @@ from joulecast.model.framework.launches import (
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.framework.lora import WEIGHTS_TOGETHER, Lora
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer.dropout import DRAWN
-from joulecast.model.transformer.eager_layer import accumulation
+from joulecast.model.transformer.dropout import dropped, dropped_gradient
+from joulecast.model.transformer.eager_layer import gradient_of
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.modules_activation import added
 from joulecast.model.transformer.row_operators import rounded, widened
 
@@ -55,7 +54,7 @@ def adapter(name: str, s: Shard) -> Lora | None:
 
 def written_out(name: str, s: Shard, weights: int) -> tuple[Launch, ...]:
     """A frozen weight in 4 bits written out for a product; nothing where it is kept as it is multiplied."""
-    lora, dtype = s.implementation.lora, s.implementation.dtype
+    lora, dtype = s.implementation.lora, s.dtype
     if lora is None or not lora.base:
         return ()
     scales = weights / WEIGHTS_TOGETHER
@@ -70,20 +69,21 @@ def written_out(name: str, s: Shard, weights: int) -> tuple[Launch, ...]:
     )
 
 
-def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tuple[Launch, ...]:
-    """What an adapter adds to the product ``name``; ``wide``: its input comes in fp32."""
-    lora = adapter(name, s)
+def forward(layer: Linear, s: Shard, *, wide: bool) -> tuple[Launch, ...]:
+    """What an adapter adds to a product; ``wide``: its input comes in fp32."""
+    name, outputs, inputs, lora = layer.name, layer.outputs, layer.inputs, adapter(layer.name, s)
     if lora is None:
         return ()
-    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, s.implementation.casts_adapters
+    dtype, values, casts = s.dtype, s.tokens * inputs, s.implementation.casts_adapters
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
+    read = "fp32" if in_fp32 else dtype
     given = "fp32" if wide and lora.base else dtype
     return (
         *((streaming("copy", f"{name}.lora.clone", s.tokens * outputs, dtype=given),) if lora.base else ()),
         *((widened(f"{name}.lora.widen", values, dtype),) if casts_input and not wide else ()),
-        *_dropped(name, lora, values, "fp32" if in_fp32 else dtype),
+        *((dropped(f"{name}.lora.dropout", values, read),) if lora.dropout else ()),
         *((rounded(f"{name}.lora.round", values),) if in_fp32 else ()),
         *((rounded(f"{first}.weight.round", lora.rank * inputs),) if casts else ()),
         linear_forward(first, s.tokens, lora.rank, inputs, dtype),
@@ -94,17 +94,16 @@ def forward(name: str, s: Shard, outputs: int, inputs: int, *, wide: bool) -> tu
     )
 
 
-def backward(
-    name: str, s: Shard, outputs: int, inputs: int, accumulate: bool, *, wide: bool
-) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
+def backward(layer: Linear, s: Shard, accumulate: bool, *, wide: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
     """Gradients of :func:`forward`, and behind the frozen product's the sum of both inputs' gradients."""
-    lora = adapter(name, s)
+    name, outputs, inputs, lora = layer.name, layer.outputs, layer.inputs, adapter(layer.name, s)
     if lora is None:
         return (), ()
-    dtype, values, casts = s.implementation.dtype, s.tokens * inputs, s.implementation.casts_adapters
+    dtype, values, casts = s.dtype, s.tokens * inputs, s.implementation.casts_adapters
     first, second = (f"{name}.lora_{matrix}" for matrix in "ab")
     casts_input = casts and not lora.base
     in_fp32 = wide or casts_input
+    read = "fp32" if in_fp32 else dtype
     kernels = (
         *((rounded(f"{name}.lora.result.grad.round", s.tokens * outputs),) if wide and lora.base else ()),
         streaming("unary", f"{name}.lora.grad.scale", s.tokens * outputs, dtype=dtype),
@@ -113,7 +112,7 @@ def backward(
         *_weight_gradient(first, s, lora.rank, inputs, accumulate, casts=casts),
         input_gradient(first, s.tokens, lora.rank, inputs, dtype),
         *((widened(f"{name}.lora.grad.widen", values, dtype),) if in_fp32 else ()),
-        *_dropped_backward(name, lora, values, "fp32" if in_fp32 else dtype),
+        *((dropped_gradient(f"{name}.lora.dropout.grad", values, read),) if lora.dropout else ()),
         *((rounded(f"{name}.lora.grad.round", values),) if casts_input and not wide else ()),
     )
     return kernels, (streaming("add", f"{name}.lora.grad.sum", values, reads=2, dtype="fp32" if wide else dtype),)
@@ -123,22 +122,9 @@ def _weight_gradient(
     name: str, s: Shard, outputs: int, inputs: int, accumulate: bool, *, casts: bool
 ) -> tuple[Launch, ...]:
     """Gradient of A or B, widened where autocast rounded it, and its addition to an earlier one."""
-    dtype, weight = s.implementation.dtype, f"{name}.weight"
-    done = "" if accumulate else weight
-    product = weight_gradient(name, s.tokens, outputs, inputs, dtype, completes="" if casts else done)
-    wide = (replace(widened(f"{name}.wgrad.widen", outputs * inputs, dtype), completes=done),) if casts else ()
-    return (product, *wide, *accumulation(weight, outputs * inputs, "fp32" if casts else dtype, accumulate))
-
-
-def _dropped(name: str, lora: Lora, values: int, dtype: str) -> tuple[Launch, ...]:
-    """Dropout of an adapter's input, with a mask of one byte a value."""
-    if not lora.dropout:
-        return ()
-    mask = 1.0 / DTYPE_BYTES[dtype]
-    return (issued("unary", f"{name}.lora.dropout", values, DRAWN * values, writes=1.0 + mask, dtype=dtype),)
-
-
-def _dropped_backward(name: str, lora: Lora, values: int, dtype: str) -> tuple[Launch, ...]:
-    if not lora.dropout:
-        return ()
-    return (streaming("mul", f"{name}.lora.dropout.grad", values, reads=1.0 + 1.0 / DTYPE_BYTES[dtype], dtype=dtype),)
+    weight, weights = f"{name}.weight", outputs * inputs
+    product = weight_gradient(name, s.tokens, outputs, inputs, s.dtype)
+    if not casts:
+        return gradient_of(weight, product, weights, s.dtype, accumulate)
+    wide = widened(f"{name}.wgrad.widen", weights, s.dtype)
+    return (product, *gradient_of(weight, wide, weights, "fp32", accumulate))

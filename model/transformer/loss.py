@@ -26,23 +26,18 @@ WIDENED, SUBTRACTED, DIVIDED, SCALED = 0.62, 0.65, 0.70, 0.715
 EXPONENTIATED, NARROWED = 0.81, 0.47
 
 
-def _parallel(s: Shard, split: bool) -> bool:
-    return split or s.implementation.framework == "megatron"
+def _parallel(s: Shard) -> bool:
+    return s.implementation.splits_head or s.implementation.megatron
 
 
 def logits_dtype(s: Shard) -> str:
     """Type of PyTorch's own loss: users' modules widen the logits first."""
-    return s.implementation.dtype if s.implementation.modules == "joint" else "fp32"
+    return s.dtype if s.implementation.modules == "joint" else "fp32"
 
 
-def whole_graph(s: Shard) -> bool:
-    """Whether ``torch.compile`` has fused this loss: it has where it sees the whole model."""
-    return s.implementation.compiled and s.implementation.modules == "transformers"
-
-
-def forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+def forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Loss of ``tokens x vocab`` logits on one rank, and metrics that take it again."""
-    own = (*loop(s, vocab), *_forward(s, vocab, split=split))
+    own = (*loop(s, vocab), *_forward(s, vocab))
     return (*own, *_metric(s, vocab) * s.implementation.loss_metrics)
 
 
@@ -56,7 +51,7 @@ def loop(s: Shard, vocab: int) -> tuple[Launch, ...]:
 
 def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """PyTorch's cross-entropy once more, whose log-softmax ``torch.autocast`` takes in fp32."""
-    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
+    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
     return (
         widened("metric.widen", logits, dtype),
         streaming("log_softmax", "metric.log_softmax", logits, dtype="fp32", rows=tokens, columns=vocab),
@@ -64,16 +59,16 @@ def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:
     )
 
 
-def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+def _forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     if s.implementation.log_probabilities:
         return log_probabilities.whole_forward(s, vocab)
     if s.implementation.fused_loss:
-        return _fused_forward(s, vocab, split)
-    if _parallel(s, split):
-        return _parallel_forward(s, vocab, split)
+        return _fused_forward(s, vocab)
+    if _parallel(s):
+        return _parallel_forward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
-    if whole_graph(s):
+    if s.implementation.whole_graph:
         return (
             issued("unary", "loss.log_softmax", logits, FUSED * logits, activity=1.0, writes=0),
             streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
@@ -81,26 +76,26 @@ def _forward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
     if liger_loss.alone(s):
         return liger_loss.alone_forward(s, vocab)
     return (
-        *((widened("loss.widen", logits, s.implementation.dtype),) if dtype != s.implementation.dtype else ()),
+        *((widened("loss.widen", logits, s.dtype),) if dtype != s.dtype else ()),
         streaming("log_softmax", "loss.log_softmax", logits, dtype=dtype, rows=tokens, columns=vocab),
         streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
     )
 
 
-def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
+def backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     """Gradient of the loss with respect to the logits."""
     if s.implementation.log_probabilities:
         return log_probabilities.whole_backward(s, vocab)
     if s.implementation.fused_loss:
-        name = "loss.scale.grad" if s.implementation.framework == "megatron" else "loss.gradient"
-        return (streaming("unary", name, s.tokens * vocab, dtype=s.implementation.dtype),)
-    if _parallel(s, split):
+        name = "loss.scale.grad" if s.implementation.megatron else "loss.gradient"
+        return (streaming("unary", name, s.tokens * vocab, dtype=s.dtype),)
+    if _parallel(s):
         return _parallel_backward(s, vocab)
     tokens, dtype = s.tokens, logits_dtype(s)
     logits = tokens * vocab
-    if whole_graph(s):
+    if s.implementation.whole_graph:
         return (
-            streaming("fill", "loss.grad.fill", logits, reads=0, dtype=s.implementation.dtype),
+            streaming("fill", "loss.grad.fill", logits, reads=0, dtype=s.dtype),
             issued("unary", "loss.log_softmax.grad", logits, FUSED * logits, activity=1.0),
         )
     if liger_loss.alone(s):
@@ -113,28 +108,33 @@ def backward(s: Shard, vocab: int, *, split: bool) -> tuple[Launch, ...]:
         streaming(
             "log_softmax_backward", "loss.log_softmax.grad", logits, reads=2, dtype=dtype, rows=tokens, columns=vocab
         ),
-        *((narrow,) if dtype != s.implementation.dtype else ()),
+        *((narrow,) if dtype != s.dtype else ()),
     )
 
 
-def _fused_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
-    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.implementation.dtype
-    if s.implementation.framework != "megatron":
+def _fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
+    tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
+    if not s.implementation.megatron:
         return (streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),)
     statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank
     cycles = STATISTICS * logits + STATISTICS_ROW * tokens
     return (
         issued("reduce", "loss.statistics", logits, cycles, activity=1.0, writes=0, dtype=dtype),
-        *((collective("all_gather", "loss.all_gather", statistics, s.implementation),) if split else ()),
+        *_among_ranks(s, "all_gather", "loss.all_gather", statistics),
         streaming("unary", "loss.gradient", logits, dtype=dtype),
     )
 
 
-def _parallel_forward(s: Shard, vocab: int, split: bool) -> tuple[Launch, ...]:
+def _among_ranks(s: Shard, kind: str, name: str, size_bytes: float) -> tuple[Launch, ...]:
+    """A communication of numbers of each row, where the vocabulary is split."""
+    return (collective(kind, name, size_bytes, s.implementation),) if s.implementation.splits_head else ()
+
+
+def _parallel_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     tokens, logits = s.tokens, s.tokens * vocab
 
     def exchange(name: str) -> tuple[Launch, ...]:
-        return (collective("all_reduce", f"loss.{name}.all_reduce", 4.0 * tokens, s.implementation),) if split else ()
+        return _among_ranks(s, "all_reduce", f"loss.{name}.all_reduce", 4.0 * tokens)
 
     if s.implementation.native_loss:
         return (

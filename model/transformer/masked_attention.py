@@ -37,7 +37,7 @@ def masked(s: Shard) -> bool:
         return False
     blocks = run.images is not None and s.config.vision is not None and s.config.vision.blocks
     local = 0 < s.config.window <= s.sequence and run.attention_backend not in attention_kernel.TAKES_WINDOWS
-    return local or blocks or attention_kernel.masks_documents(s) or s.config.own_code == "falcon"
+    return local or blocks or attention_kernel.masks_documents(s) or s.family == "falcon"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -47,20 +47,20 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     launches = core_attention.core_attention(s, "forward")
     if not masked(s):
         return launches
-    dtype, scores = s.implementation.dtype, s.batch * s.sequence**2
+    dtype, scores = s.dtype, s.batch * s.sequence**2
     return (chosen("attention.mask", scores, dtype), *with_mask(launches, s))
 
 
 def repeated(s: Shard) -> tuple[Launch, ...]:
     """Keys and values for every head, where a fused kernel takes a mask; other code repeats them itself."""
-    return transformers_attention.repeated(s) if _with_mask_fused(s) and not family_attention.family(s) else ()
+    return transformers_attention.repeated(s) if _fused_with_mask(s) and not s.family else ()
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, behind attention's forward again where that is recomputed selectively."""
     if transformers_attention.applies(s):
         again = _written_forward(s) if s.implementation.recomputes("core_attn") else ()
-        undone = family_attention.backward if family_attention.family(s) else transformers_attention.backward
+        undone = family_attention.backward if s.family else transformers_attention.backward
         return (*again, *undone(s))
     launches = core_attention.backward(s)
     return with_mask(launches, s) if masked(s) else launches
@@ -68,16 +68,16 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def summed(s: Shard) -> tuple[Launch, ...]:
     """Gradients of :func:`repeated`, of which a family that groups heads has its own."""
-    grouped = family_attention.grouped(s) if family_attention.family(s) else True
-    return transformers_attention.summed(s) if _with_mask_fused(s) and grouped else ()
+    grouped = not s.family or family_attention.grouped(s)
+    return transformers_attention.summed(s) if _fused_with_mask(s) and grouped else ()
 
 
-def _with_mask_fused(s: Shard) -> bool:
-    return masked(s) and not transformers_attention.applies(s) and not math_attention.applies(s)
+def _fused_with_mask(s: Shard) -> bool:
+    return masked(s) and not math_attention.applies(s)
 
 
 def _written_forward(s: Shard) -> tuple[Launch, ...]:
-    return (family_attention.forward if family_attention.family(s) else transformers_attention.forward)(s)
+    return (family_attention.forward if s.family else transformers_attention.forward)(s)
 
 
 def turned(part: str, s: Shard) -> tuple[Launch, ...]:
@@ -85,7 +85,7 @@ def turned(part: str, s: Shard) -> tuple[Launch, ...]:
 
     So rotation leaves it, code that transformers writes itself, and sums over repeated heads of keys and values.
     """
-    if family_attention.family(s) == "gptj":  # whose rotation is tokens first
+    if s.family == "gptj":  # whose rotation is tokens first
         return (_turn(part, s),) if part == "value" else ()
     rotated = transformers_rotary.turned(part, s)
     summed = masked(s) and s.heads != s.kv_heads and part != "query"

@@ -31,13 +31,12 @@ def applies(s: Shard) -> bool:
     run = s.implementation
     if s.config.kv_heads == s.config.heads or run.modules == "joint" or run.attention_backend == "unfused":
         return False
-    one = s.config.own_code == "falcon" and s.config.kv_heads == 1 and run.modules == "transformers"
-    return one or run.dtype == "fp32"
+    return (s.family == "falcon" and s.config.kv_heads == 1) or run.dtype == "fp32"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From rotated queries, one key and one value to the heads' results, tokens first."""
-    width, scores, dtype = s.config.head_dim, score_count(s), s.implementation.dtype
+    width, scores, dtype = s.config.head_dim, score_count(s), s.dtype
     each, shared = _values(s)
     return (
         *to_fp32("attention.query.widen", each, dtype),
@@ -65,13 +64,13 @@ def _safe_softmax(s: Shard) -> tuple[Launch, ...]:
         streaming("unary", f"{name}.masked", scores, writes=FLAG, dtype="fp32"),
         issued("unary", f"{name}.all", scores, COMBINED * scores, activity=1.0, reads=FLAG, writes=0, dtype="fp32"),
         masked_values.filled(f"{name}.where", scores, "fp32"),
-        *from_fp32(f"{name}.round", scores, s.implementation.dtype),
+        *from_fp32(f"{name}.round", scores, s.dtype),
     )
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
-    width, (each, shared), dtype = s.config.head_dim, _values(s), s.implementation.dtype
+    width, (each, shared), dtype = s.config.head_dim, _values(s), s.dtype
     return (
         *to_fp32("attention.grad.widen", each, dtype),
         transformers_rotary.turn("attention.grad.clone", each, s, "fp32"),

@@ -32,7 +32,6 @@ from joulecast.model.transformer import (
     megatron_rotary,
     megatron_state_space,
     moe,
-    query_scaling,
 )
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import megatron_linear as linear
@@ -43,7 +42,7 @@ from joulecast.model.transformer.megatron_norm import (
     branch_norm_backward,
     recomputed_norm,
 )
-from joulecast.model.transformer.rotary import normed_parts
+from joulecast.model.transformer.rotary import normed_parts, scaled_queries
 
 #: Cycles of an SM for a value of gradients that PyTorch joins where they are views of one tensor, as those of queries,
 #: keys and values without a rotation are: 126 million values in an iteration on an H200 [estimate, +-10 %].
@@ -97,7 +96,7 @@ def attention_forward(s: Shard) -> tuple[Launch, ...]:
         *_parted(s),
         *_head_norms(s, "rmsnorm", ""),
         *megatron_rotary.forward(s),
-        *query_scaling.scaled(s),
+        *scaled_queries(s),
         *core_attention.core_attention(s, "forward"),
         *linear.attention_output_forward(s),
         *eager.branch_norm_forward("norm1", s),
@@ -114,7 +113,7 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
         *bias_backward(s, "output", s.norm_tokens, config.hidden, config.output_bias),
         *linear.attention_output_backward(s),
         *core_attention.backward(s),
-        *query_scaling.scaled(s, ".grad"),
+        *scaled_queries(s, ".grad"),
         *megatron_rotary.backward(s),
         *_head_norms(s, "norm_backward", ".grad"),
         _joined(s),
@@ -131,20 +130,20 @@ def _parted(s: Shard) -> tuple[Launch, ...]:
         copied.append(("query", s.heads))
     if s.config.rotary and s.implementation.rotary:
         copied.append(("value", s.kv_heads))
-    width, dtype = s.tokens * s.config.head_dim, s.implementation.dtype
+    width, dtype = s.tokens * s.config.head_dim, s.dtype
     return tuple(reordered(f"qkv.{part}.copy", width * heads, dtype) for part, heads in copied)
 
 
 def _joined(s: Shard) -> Launch:
     """Gradients of queries, keys and values put into the joint product's, in which those of each head lie together."""
-    elements, dtype = s.tokens * s.qkv_width, s.implementation.dtype
+    elements, dtype = s.tokens * s.qkv_width, s.dtype
     if s.config.rotary and s.implementation.rotary:
         return streaming("cat", "qkv.cat", elements, dtype=dtype)
     return issued("cat", "qkv.cat", elements, JOINED_VIEWS * elements, activity=1.0, dtype=dtype)
 
 
 def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     launches: list[Launch] = []
     for part, rows, columns in normed_parts(s):
         reads = 2 if suffix else 1

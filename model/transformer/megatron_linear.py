@@ -28,7 +28,7 @@ from joulecast.model.transformer import narrow_kernels, pipelined_products, stor
 
 def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch, ...]:
     """Norm, gathering and product whose outputs are split; without a norm of its own where ``norm`` is empty."""
-    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    hidden, dtype, narrow = s.hidden, s.dtype, s.implementation.narrow
     bias = name == "qkv" and s.config.qkv_bias and narrow is None  # all others are added outside
     product = narrow_kernels.product(linear_forward(name, s.tokens, outputs, hidden, dtype, bias=bias), narrow)
     multiplied = gathered_product(name, product, s)
@@ -40,7 +40,7 @@ def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch
     kernel = streaming(s.config.norm, norm, rows * hidden, writes=width, dtype=dtype, rows=rows, columns=hidden)
     cast: tuple[Launch, ...] = ()
     if not fused:
-        copies = 1 if gathers(s) and narrow.transposes else narrow.copies
+        copies = 1 if s.implementation.splits_sequence and narrow.transposes else narrow.copies
         cast = narrow_kernels.quantise(f"{name}.input", rows * hidden, narrow, dtype, copies)
     return (*((kernel,) if norm else ()), *cast, *multiplied)
 
@@ -58,23 +58,23 @@ def attention_output_backward(s: Shard) -> tuple[Launch, ...]:
 
 def row_forward(name: str, s: Shard, inputs: int, copies: int | None = None) -> tuple[Launch, ...]:
     """Product whose inputs are split, and the sum over the ranks; ``copies`` of the input in FP8, else the recipe's."""
-    dtype, narrow = s.implementation.dtype, s.implementation.narrow
-    product = narrow_kernels.product(linear_forward(name, s.tokens, s.config.hidden, inputs, dtype), narrow)
+    dtype, narrow = s.dtype, s.implementation.narrow
+    product = narrow_kernels.product(linear_forward(name, s.tokens, s.hidden, inputs, dtype), narrow)
     cast = narrow_kernels.quantise(f"{name}.input", s.tokens * inputs, narrow, dtype, copies)
     if pipelined(s):
-        values = float(s.tokens * s.config.hidden)
+        values = float(s.tokens * s.hidden)
         return (*cast, *pipelined_products.scattered_product(name, product, values, s.implementation))
     return (*cast, product, *eager.leave_forward(name, s))
 
 
 def row_backward(name: str, s: Shard, inputs: int) -> tuple[Launch, ...]:
     """Gradients of a product whose inputs are split over the ranks."""
-    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    hidden, dtype, narrow = s.hidden, s.dtype, s.implementation.narrow
     dgrad = narrow_kernels.product(input_gradient(name, s.tokens, hidden, inputs, dtype), narrow)
     wgrad = fused_weight_gradient(name, s, hidden, inputs)
     if narrow is None:
         return (*gathered_product(f"{name}.grad", dgrad, s), wgrad)
-    late = gathers(s) and narrow.transposes  # the second copy is made from the gathered first one
+    late = s.implementation.splits_sequence and narrow.transposes  # the second copy is made from the gathered first one
     copies = 1 if late else narrow.copies
     cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * hidden, narrow, dtype, copies, gradient=True)
     turned = (narrow_kernels.transpose(f"{name}.grad", s.tokens * hidden),) if late else ()
@@ -86,14 +86,14 @@ def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -
 
     ``normed``: the input comes from the layer's own norm, which in FP8 may have written one copy only.
     """
-    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    hidden, dtype, narrow = s.hidden, s.dtype, s.implementation.narrow
     dgrad = narrow_kernels.product(input_gradient(name, s.tokens, outputs, hidden, dtype), narrow)
     wgrad = fused_weight_gradient(name, s, outputs, hidden)
     before: tuple[Launch, ...] = ()
     last = [wgrad]
     if narrow is not None:
         before = narrow_kernels.quantise(f"{name}.grad", s.tokens * outputs, narrow, dtype, gradient=True)
-        if narrow.transposes and (gathers(s) or (narrow.norms_cast and normed)):
+        if narrow.transposes and (s.implementation.splits_sequence or (narrow.norms_cast and normed)):
             last.insert(0, narrow_kernels.transpose(f"{name}.input", s.tokens * hidden))
     implementation = s.implementation
     if implementation.tensor_parallel == 1:
@@ -108,14 +108,14 @@ def column_backward(name: str, s: Shard, outputs: int, *, normed: bool = True) -
 
 def whole_forward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
     """Product that every tensor-parallel rank has whole, on its share of the sequence."""
-    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    hidden, dtype, narrow = s.hidden, s.dtype, s.implementation.narrow
     cast = narrow_kernels.quantise(f"{name}.input", s.norm_tokens * hidden, narrow, dtype)
     return (*cast, narrow_kernels.product(linear_forward(name, s.norm_tokens, width, hidden, dtype), narrow))
 
 
 def whole_backward(s: Shard, name: str, width: int) -> tuple[Launch, ...]:
     """Gradients of :func:`whole_forward`."""
-    hidden, dtype, narrow = s.config.hidden, s.implementation.dtype, s.implementation.narrow
+    hidden, dtype, narrow = s.hidden, s.dtype, s.implementation.narrow
     cast = narrow_kernels.quantise(f"{name}.grad", s.norm_tokens * width, narrow, dtype, gradient=True)
     own = replace(s, tokens=s.norm_tokens)
     dgrad = narrow_kernels.product(input_gradient(name, s.norm_tokens, width, hidden, dtype), narrow)
@@ -129,25 +129,20 @@ def _beside(kind: str, name: str, size_bytes: float, s: Shard) -> Launch:
 
 def fused_weight_gradient(name: str, s: Shard, outputs: int, inputs: int) -> Launch:
     """Weight gradient added to the gradients' buffer within the product (``gradient_accumulation_fusion``)."""
-    launch = weight_gradient(name, s.tokens, outputs, inputs, s.implementation.dtype, completes=f"{name}.weight")
+    launch = weight_gradient(name, s.tokens, outputs, inputs, s.dtype, completes=f"{name}.weight")
     return narrow_kernels.product(added_up(launch, s.implementation.gradient_dtype), s.implementation.narrow)
-
-
-def gathers(s: Shard) -> bool:
-    """Whether the sequence is split between linear layers."""
-    return s.implementation.sequence_parallel and s.implementation.tensor_parallel > 1
 
 
 def pipelined(s: Shard) -> bool:
     """Whether that is gathered and scattered in steps beside the products."""
-    return gathers(s) and s.implementation.tp_comm_overlap
+    return s.implementation.splits_sequence and s.implementation.tp_comm_overlap
 
 
 def gathered_product(name: str, product: Launch, s: Shard, copies: int = 1) -> tuple[Launch, ...]:
     """A product of a tensor that is gathered before it, in FP8 ``copies`` of it."""
     if pipelined(s):
         return pipelined_products.gathered_product(name, product, gathered_bytes(s, copies), s.implementation)
-    if not gathers(s):
+    if not s.implementation.splits_sequence:
         return (product,)
     return (collective("all_gather", f"{name}.all_gather", gathered_bytes(s, copies), s.implementation), product)
 
@@ -155,4 +150,4 @@ def gathered_product(name: str, product: Launch, s: Shard, copies: int = 1) -> t
 def gathered_bytes(s: Shard, copies: int = 1) -> float:
     """Bytes of a gathered residual-stream tensor, in FP8 of ``copies`` of it."""
     narrow = s.implementation.narrow
-    return s.activation_bytes if narrow is None else float(s.tokens * s.config.hidden * copies * narrow.value_bytes)
+    return s.activation_bytes if narrow is None else float(s.tokens * s.hidden * copies * narrow.value_bytes)

@@ -25,7 +25,7 @@ def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *linear.column_forward("norm2" if eager.before_block(s, "norm2") else "", "up", s, s.up_width),
         *stored_narrow.stored_input("gate", s.tokens * s.up_width, s.implementation),
-        activation(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        activation(s.config, s.tokens * s.ffn, s.dtype),
         *linear.row_forward("down", s, s.ffn),
     )
 
@@ -40,7 +40,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *bias_backward(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
         *linear.row_backward("down", s, s.ffn),
         *stored_narrow.restored_input("gate", s.tokens * s.up_width, s.implementation),
-        activation_backward(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        activation_backward(s.config, s.tokens * s.ffn, s.dtype),
         *bias_backward(s, "up", s.tokens, s.up_width, config.mlp_bias),
         *linear.column_backward("up", s, s.up_width, normed=eager.before_block(s, "norm2")),
         *block_norm_backward("norm2", s),
@@ -75,5 +75,5 @@ def bias_backward(s: Shard, name: str, tokens: int, outputs: int, present: bool)
     """Column sum of a bias that is added outside the product (all but the projection to queries, keys, values)."""
     if not present:
         return ()
-    total = column_sums(f"{name}.bias.grad", tokens, outputs, s.implementation.dtype)
+    total = column_sums(f"{name}.bias.grad", tokens, outputs, s.dtype)
     return (total, *accumulation(f"{name}.bias", outputs, s.implementation))

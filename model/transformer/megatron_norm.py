@@ -33,7 +33,7 @@ def branch_norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def norm_backward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of a norm; it needs the communication that ran beside the product before it."""
-    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    rows, columns, dtype = s.norm_tokens, s.hidden, s.dtype
     kernel = streaming(
         "norm_backward", f"{name}.grad", rows * columns, reads=2, dtype=dtype, rows=rows, columns=columns
     )

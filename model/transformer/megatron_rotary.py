@@ -38,12 +38,12 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _fused(s: Shard, suffix: str) -> tuple[Launch, ...]:
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     return tuple(streaming("rope", f"rotary.{part}{suffix}", values, dtype=dtype) for part, values in rotated(s))
 
 
 def _unfused(s: Shard, name: str, whole: int) -> tuple[Launch, ...]:
-    dtype, values = s.implementation.dtype, whole * s.config.rotary_fraction
+    dtype, values = s.dtype, whole * s.config.rotary_fraction
     angles = s.sequence * s.config.head_dim * s.config.rotary_fraction
     return (
         replace(streaming("unary", f"{name}.table", angles, dtype="fp32"), repeat=TABLE),
@@ -57,7 +57,7 @@ def _unfused(s: Shard, name: str, whole: int) -> tuple[Launch, ...]:
 
 
 def _unfused_backward(s: Shard, name: str, whole: int) -> tuple[Launch, ...]:
-    dtype, values = s.implementation.dtype, whole * s.config.rotary_fraction
+    dtype, values = s.dtype, whole * s.config.rotary_fraction
     return (
         streaming("strided_binary", f"{name}.sin", values, dtype=dtype),
         streaming("strided_unary", f"{name}.neg", values / 2, dtype=dtype),

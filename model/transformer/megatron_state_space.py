@@ -43,7 +43,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     m, run = state_space.mixer_of(s), s.implementation
     return (
         *branch_norm_backward("norm1", s),
-        *bias_backward(s, "out_proj", s.norm_tokens, s.config.hidden, m.projection_bias),
+        *bias_backward(s, "out_proj", s.norm_tokens, s.hidden, m.projection_bias),
         *linear.row_backward("out_proj", s, m.inner),
         *_turned("scan.turn.grad", s, m.inner),
         state_space.norm_backward(s, gates=True),
@@ -62,4 +62,4 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def _turned(name: str, s: Shard, width: int) -> tuple[Launch, ...]:
     """A copy of several sequences' values with the other of sequence and position first."""
-    return () if s.batch == 1 else (reordered(name, s.tokens * width, s.implementation.dtype),)
+    return () if s.batch == 1 else (reordered(name, s.tokens * width, s.dtype),)

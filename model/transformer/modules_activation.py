@@ -94,11 +94,7 @@ MIXED_FORMULA_BACKWARD = (
     ("input.grad", 1.0, 0.5, False),
 )
 #: The same of a squared ReLU, whose power is taken in fp32 as well.
-MIXED_SQUARE = (
-    ("relu", 0.5, 0.5, False),
-    ("widen", 0.5, 1.0, True),
-    ("square", 1.0, 1.0, False),
-)
+MIXED_SQUARE = (("relu", 0.5, 0.5, False), ("widen", 0.5, 1.0, True), ("square", 1.0, 1.0, False))
 MIXED_SQUARE_BACKWARD = (
     ("square.power", 1.0, 1.0, False),
     ("square.double", 1.0, 1.0, False),
@@ -115,9 +111,9 @@ def added(name: str, values: int, dtype: str, wide: str) -> Launch:
     return one_by_one("add", name, values, MIXED, reads=1.5, dtype=wide)
 
 
-def widens(s: Shard) -> bool:
-    """Whether the activation's result is in fp32 under ``torch.autocast``."""
-    return formula(s) or squared(s) or s.implementation.prepared
+def gives_fp32(s: Shard) -> bool:
+    """Whether the activation's result is in fp32: its power is, or what linear layers gave."""
+    return (formula(s) and wide_powers(s)) or squared(s) or s.implementation.prepared
 
 
 def formula(s: Shard) -> bool:
@@ -143,30 +139,31 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """Between the products of an MLP without a gate, or with one that is joined to up."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_forward(s, joint=True)
-    if _bloom(s):
-        return _formula(s, BLOOM)
-    if quick(s):
-        return _formula(s, QUICK)
-    if formula(s) and wide_powers(s):
-        return _mixed(s, MIXED_FORMULA)
-    if squared(s):
-        return _mixed(s, MIXED_SQUARE)
-    return _formula(s, FORMULA) if formula(s) else eager.activation_forward(s)
+    steps = _steps(s)
+    return eager.activation_forward(s) if steps is None else steps[0]
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_backward(s, joint=True)
-    if _bloom(s):
-        return _formula(s, BLOOM_BACKWARD)
+    steps = _steps(s)
+    return eager.activation_backward(s) if steps is None else steps[1]
+
+
+def _steps(s: Shard) -> tuple[tuple[Launch, ...], tuple[Launch, ...]] | None:
+    """Forward and backward of an activation that is a kernel for each operation; ``None`` where it is one kernel."""
+    if s.family == "bloom":
+        return _formula(s, BLOOM), _formula(s, BLOOM_BACKWARD)
     if quick(s):
-        return _formula(s, QUICK_BACKWARD)
-    if formula(s) and wide_powers(s):
-        return _mixed(s, MIXED_FORMULA_BACKWARD)
+        return _formula(s, QUICK), _formula(s, QUICK_BACKWARD)
     if squared(s):
-        return _mixed(s, MIXED_SQUARE_BACKWARD)
-    return _formula(s, FORMULA_BACKWARD) if formula(s) else eager.activation_backward(s)
+        return _mixed(s, MIXED_SQUARE), _mixed(s, MIXED_SQUARE_BACKWARD)
+    if not formula(s):
+        return None
+    if wide_powers(s):
+        return _mixed(s, MIXED_FORMULA), _mixed(s, MIXED_FORMULA_BACKWARD)
+    return _formula(s, FORMULA), _formula(s, FORMULA_BACKWARD)
 
 
 def quick(s: Shard) -> bool:
@@ -174,12 +171,8 @@ def quick(s: Shard) -> bool:
     return s.config.activation == "quick_gelu"
 
 
-def _bloom(s: Shard) -> bool:
-    return s.config.own_code == "bloom" and s.implementation.modules == "transformers"
-
-
 def _formula(s: Shard, steps: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]:
-    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    elements, dtype = s.tokens * s.ffn, s.dtype
     return tuple(
         streaming(
             "unary" if reads == 1 else "mul",
@@ -216,22 +209,22 @@ def gate(s: Shard) -> tuple[Launch, ...]:
         return ()
     elements, kind = s.tokens * s.ffn, s.config.activation
     if kind == "gelu":
-        return (streaming("gelu", f"gate.{kind}", elements, dtype=s.implementation.dtype),)
-    return (issued("unary", f"gate.{kind}", elements, SILU * elements, activity=1.0, dtype=s.implementation.dtype),)
+        return (streaming("gelu", f"gate.{kind}", elements, dtype=s.dtype),)
+    return (issued("unary", f"gate.{kind}", elements, SILU * elements, activity=1.0, dtype=s.dtype),)
 
 
 def gate_product(s: Shard) -> tuple[Launch, ...]:
     """Product of the activated gate and up."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_forward(s, joint=False)
-    return (streaming("mul", "gate.product", s.tokens * s.ffn, reads=2, dtype=s.implementation.dtype),)
+    return (streaming("mul", "gate.product", s.tokens * s.ffn, reads=2, dtype=s.dtype),)
 
 
 def gate_product_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of up and of the activated gate."""
     if liger_kernels.swaps_gate(s):
         return liger_kernels.gate_backward(s, joint=False)
-    elements, dtype = s.tokens * s.ffn, s.implementation.dtype
+    elements, dtype = s.tokens * s.ffn, s.dtype
     return tuple(
         streaming("mul", f"gate.product.{side}", elements, reads=2, dtype=dtype) for side in ("grad_up", "grad_gate")
     )
@@ -241,7 +234,7 @@ def gate_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of the gate's activation, which Liger's kernel has made."""
     if liger_kernels.swaps_gate(s):
         return ()
-    elements, dtype, kind = s.tokens * s.ffn, s.implementation.dtype, s.config.activation
+    elements, dtype, kind = s.tokens * s.ffn, s.dtype, s.config.activation
     if kind == "gelu":
         return (streaming("gelu_backward", f"gate.{kind}.grad", elements, reads=2, dtype=dtype),)
     cycles = SILU_GRADIENT * elements

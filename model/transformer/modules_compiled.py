@@ -18,15 +18,16 @@ from dataclasses import replace
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.attention import GRAPH_MASK
-from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import (
     autocast_linear,
     core_attention,
+    linear,
     masked_attention,
     modules_layer,
     torchtitan_rotary,
 )
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.linear import Linear
 
 #: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
 ROTATED, ROTATED_GRADIENT = 0.79, 1.15
@@ -36,21 +37,21 @@ PARTIAL_ROWS, PARTIAL = 512, 1.9
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Forward of a layer."""
-    config, whole = s.config, compiled_whole(s)
+    whole = s.implementation.whole_graph
     return (
         _norm("norm1", s, reads=1 if whole else 0, writes=1 if whole else 0),
         *eager.enter_forward("qkv", s),
-        *_linears(modules_layer.projections(s), s),
+        *_linears(linear.projections(s), s),
         *_head_norms(s),
         *(_rotary(s) if whole else torchtitan_rotary.forward(s)),
         *attention(s, "forward"),
-        *_linear("output", s, config.hidden, s.attention_width),
+        *_linears((linear.output(s),), s),
         *eager.leave_forward("output", s),
         _norm("norm2", s, reads=1, writes=1 if whole else 0),
         *eager.enter_forward("up", s),
-        *_linears(modules_layer.first_products(s), s),
+        *_linears(linear.first_products(s), s),
         _activation(s),
-        *_linear("down", s, config.hidden, s.ffn),
+        *_linears((linear.down(s),), s),
         *eager.leave_forward("down", s),
         *(() if whole else (_residual(s),)),
     )
@@ -58,43 +59,37 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """Backward of a layer."""
-    config, whole = s.config, compiled_whole(s)
-    firsts, projections = modules_layer.first_products(s), modules_layer.projections(s)
+    whole, firsts, projections = s.implementation.whole_graph, linear.first_products(s), linear.projections(s)
     return (
         *eager.leave_backward("down", s),
-        *_linear_backward("down", s, config.hidden, s.ffn, config.mlp_bias, accumulate),
+        *_linears_backward((linear.down(s),), s, accumulate),
         _activation_backward(s),
-        *_linears_backward(firsts, s, config.mlp_bias, accumulate),
+        *_linears_backward(firsts, s, accumulate),
         *_norm_backward("norm2", "up", s, accumulate, branches=len(firsts)),
         *eager.leave_backward("output", s),
-        *_linear_backward("output", s, config.hidden, s.attention_width, config.output_bias, accumulate),
+        *_linears_backward((linear.output(s),), s, accumulate),
         *(attention(s, "forward") if s.implementation.recomputes("core_attn") else ()),
         *attention(s, "backward"),
         *(_rotary_backward(s) if whole else torchtitan_rotary.backward(s)),
         *_head_norms_backward(s, accumulate),
         *(() if len(projections) > 1 else (modules_layer.joined(s),)),
-        *_linears_backward(projections, s, config.qkv_bias, accumulate),
+        *_linears_backward(projections, s, accumulate),
         *_norm_backward("norm1", "qkv", s, accumulate, branches=len(projections)),
         *((eager.residual_addition("norm1.grad.leaf", s.stream),) if leaf_input else ()),
     )
 
 
-def compiled_whole(s: Shard) -> bool:
-    """Whether the whole model is one graph."""
-    return s.implementation.modules == "transformers"
-
-
 def attention(s: Shard, direction: str) -> tuple[Launch, ...]:
     """Attention; in a graph of the whole model with a mask for every score, and keys and values for every head."""
     launches = core_attention.core_attention(s, direction)
-    if not compiled_whole(s):
+    if not s.implementation.whole_graph:
         return launches
     return masked_attention.with_mask(launches, s, GRAPH_MASK)
 
 
 def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
     """A norm of the residual stream and of so many blocks' results added to it, which is written so many times."""
-    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    rows, columns, dtype = s.norm_tokens, s.hidden, s.dtype
     pattern = "add" if reads else s.config.norm
     read, written = _wide(s) + reads, 1 + writes * _wide(s)
     return streaming(pattern, name, rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns)
@@ -102,38 +97,27 @@ def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
 
 def _residual(s: Shard) -> Launch:
     """The last addition of a layer that is compiled alone: stream and both blocks' results."""
-    elements, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
+    elements, dtype = s.stream_values, s.dtype
     return streaming("add", "residual", elements, reads=2 + _wide(s), writes=_wide(s), dtype=dtype)
 
 
 def _wide(s: Shard) -> float:
     """A value of the residual stream over one of what products multiply."""
-    return DTYPE_BYTES[s.stream.implementation.dtype] / DTYPE_BYTES[s.implementation.dtype]
+    return s.stream.value_bytes / s.value_bytes
 
 
-def _linear(name: str, s: Shard, outputs: int, inputs: int, *, shared: bool = False) -> tuple[Launch, ...]:
-    """A product, whose input is rounded in the kernel that makes it; FP8 of it may be ``shared``."""
-    return autocast_linear.forward(name, s, outputs, inputs, wide=False, shared=shared)
-
-
-def _linears(products: tuple[tuple[str, int], ...], s: Shard) -> tuple[Launch, ...]:
-    """Products that share their input, of which a graph has one cast to FP8: the same expression is computed once."""
+def _linears(products: tuple[Linear, ...], s: Shard) -> tuple[Launch, ...]:
+    """Products of one input, which the kernel that makes it rounds; a graph computes its one cast to FP8 once."""
     return tuple(
         launch
-        for place, (name, width) in enumerate(products)
-        for launch in _linear(name, s, width, s.config.hidden, shared=place > 0)
+        for place, layer in enumerate(products)
+        for launch in autocast_linear.forward(layer, s, wide=False, shared=place > 0)
     )
-
-
-def _linear_backward(
-    name: str, s: Shard, outputs: int, inputs: int, bias: bool, accumulate: bool, *, shared: bool = False
-) -> tuple[Launch, ...]:
-    return autocast_linear.backward(name, s, outputs, inputs, bias, accumulate, wide=False, shared=shared)
 
 
 def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branches: int) -> tuple[Launch, ...]:
     """Gradient of a norm: sums of the products' branches and of the residual stream's in one kernel."""
-    rows, columns, dtype = s.norm_tokens, s.config.hidden, s.implementation.dtype
+    rows, columns, dtype = s.norm_tokens, s.hidden, s.dtype
     _, sums = eager.norm_backward(norm, s.stream, accumulate)
     partial = min(rows, PARTIAL_ROWS) * columns
     gamma = issued("reduce", f"{norm}.gamma.grad", partial, PARTIAL * partial, activity=1.0, writes=0, dtype="fp32")
@@ -148,31 +132,29 @@ def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branc
     )
 
 
-def _linears_backward(
-    products: tuple[tuple[str, int], ...], s: Shard, bias: bool, accumulate: bool
-) -> tuple[Launch, ...]:
+def _linears_backward(products: tuple[Linear, ...], s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of products that share their input, the last first."""
     return tuple(
         launch
-        for place, (name, width) in enumerate(reversed(products))
-        for launch in _linear_backward(name, s, width, s.config.hidden, bias, accumulate, shared=place > 0)
+        for place, layer in enumerate(reversed(products))
+        for launch in autocast_linear.backward(layer, s, accumulate, wide=False, shared=place > 0)
     )
 
 
 def _activation(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
-    return streaming("mul" if gated else "unary", "activation", elements, reads=1 + gated, dtype=s.implementation.dtype)
+    return streaming("mul" if gated else "unary", "activation", elements, reads=1 + gated, dtype=s.dtype)
 
 
 def _activation_backward(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     return streaming("mul", "activation.grad", elements, reads=2 + gated, writes=1 + gated, dtype=dtype)
 
 
 def _rotary(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and of keys, which are repeated for every head, as values are."""
-    dtype, values = s.implementation.dtype, s.tokens * s.heads * s.config.head_dim
+    dtype, values = s.dtype, s.tokens * s.heads * s.config.head_dim
     share = s.kv_heads / s.heads
     copy = streaming("copy", "rotary.value.repeat", values, reads=share, dtype=dtype) if share < 1 else None
     return (
@@ -184,7 +166,7 @@ def _rotary(s: Shard) -> tuple[Launch, ...]:
 
 def _rotary_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_rotary`: sums over the heads that share keys and values."""
-    dtype, values = s.implementation.dtype, s.tokens * s.heads * s.config.head_dim
+    dtype, values = s.dtype, s.tokens * s.heads * s.config.head_dim
     share = s.kv_heads / s.heads
     sums = ("key.sine", "value") if share < 1 else ()
     return (
@@ -197,7 +179,7 @@ def _rotary_backward(s: Shard) -> tuple[Launch, ...]:
 def _rotated(name: str, values: float, cycles: float, reads: float, s: Shard) -> tuple[Launch, ...]:
     if not (s.config.rotary and s.implementation.rotary):
         return ()
-    return (issued("unary", name, values, cycles * values, activity=1.0, reads=reads, dtype=s.implementation.dtype),)
+    return (issued("unary", name, values, cycles * values, activity=1.0, reads=reads, dtype=s.dtype),)
 
 
 def _head_norms(s: Shard) -> tuple[Launch, ...]:
@@ -205,7 +187,7 @@ def _head_norms(s: Shard) -> tuple[Launch, ...]:
     if not s.config.qk_norm:
         return ()
     heads = (("query", s.heads), ("key", s.kv_heads))
-    width, dtype = s.config.head_dim, s.implementation.dtype
+    width, dtype = s.config.head_dim, s.dtype
     return tuple(streaming("unary", f"{part}_norm", s.tokens * count * width, dtype=dtype) for part, count in heads)
 
 
@@ -214,7 +196,7 @@ def _head_norms_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     if not s.config.qk_norm:
         return ()
     launches: list[Launch] = []
-    width, dtype = s.config.head_dim, s.implementation.dtype
+    width, dtype = s.config.head_dim, s.dtype
     for part, count in (("key", s.kv_heads), ("query", s.heads)):
         weight = f"{part}_norm.weight"
         one = streaming("mul", f"{part}_norm.grad", s.tokens * count * width, reads=2, dtype=dtype)

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
+from joulecast.model.kernels.operators import Gemm
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import (
     eager_moe,
@@ -44,13 +44,13 @@ NEXT_ROW = 3100.0
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, experts and residual addition."""
-    e, hidden = expert_shard(s), s.config.hidden
+    e, hidden = expert_shard(s), s.hidden
     return (
         *pytorch_norm.block_forward("norm2", s),
         *modules_router.forward(s),
         *_order(e.sent),
         copies("permute", s, e, reads=random_reads(s)),
-        masked_values.filled("permute.mask", e.sent * hidden, s.implementation.dtype),
+        masked_values.filled("permute.mask", e.sent * hidden, s.dtype),
         *_product("experts.up", s, e, e.up_width, hidden),
         *(_clamped(s, e) if experts_of(s).bias else eager.activation_forward(eager_moe.expert_rows(s, e))),
         *_product("experts.down", s, e, hidden, e.ffn),
@@ -63,7 +63,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the one before the norm."""
-    e, hidden, dtype = expert_shard(s), s.config.hidden, s.implementation.dtype
+    e, hidden, dtype = expert_shard(s), s.hidden, s.dtype
     values = e.sent * hidden
     kernels, sums = pytorch_norm.backward("norm2", s, accumulate)
     return (
@@ -94,7 +94,7 @@ def _order(rows: int) -> tuple[Launch, ...]:
 
 def _product(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> tuple[Launch, ...]:
     """A grouped product, each row's bias gathered and added, and rows of absent experts masked."""
-    dtype, values = s.implementation.dtype, e.all_rows * outputs
+    dtype, values = s.dtype, e.all_rows * outputs
     product = _uneven(eager_moe.grouped(name, e, e.rows, outputs, inputs, dtype, "tn"))
     mask = masked_values.masked(f"{name}.mask", values, dtype)
     if not experts_of(s).bias:
@@ -106,7 +106,7 @@ def _product(name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int) -> 
 def _product_backward(
     name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, accumulate: bool
 ) -> tuple[Launch, ...]:
-    mask = masked_values.masked(f"{name}.grad.mask", e.all_rows * outputs, s.implementation.dtype)
+    mask = masked_values.masked(f"{name}.grad.mask", e.all_rows * outputs, s.dtype)
     rows, *rest = eager_moe.grouped_backward(name, s, e, outputs, inputs, accumulate)
     return (*mask, _uneven(rows), *rest, *_bias_sums(name, s, e, outputs, accumulate))
 
@@ -121,7 +121,7 @@ def _bias_sums(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool
     """Gradients of gathered biases: sorted, and an expert's rows added one after the other."""
     if not experts_of(s).bias:
         return ()
-    dtype, bias, values = s.implementation.dtype, f"{name}.bias", e.all_rows * width
+    dtype, bias, values = s.dtype, f"{name}.bias", e.all_rows * width
     zeros = streaming("fill", f"{bias}.grad.zeros", e.experts * width, reads=0, dtype=dtype)
     cycles, power = row_operators.ACCUMULATE
     total = issued(
@@ -144,7 +144,7 @@ def _bias_sums(name: str, s: Shard, e: ExpertShard, width: int, accumulate: bool
 
 def _clamped(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
     """(up + 1)·gate·σ(α·gate) of clamped values."""
-    values, dtype = e.all_rows * e.ffn, s.implementation.dtype
+    values, dtype = e.all_rows * e.ffn, s.dtype
     return (
         *(streaming("strided_unary", f"gate.clamp.{part}", values, dtype=dtype) for part in ("gate", "up")),
         streaming("unary", "gate.steeper", values, dtype=dtype),
@@ -156,7 +156,7 @@ def _clamped(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 
 
 def _clamped_backward(s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
-    values, dtype, both = e.all_rows * e.ffn, s.implementation.dtype, e.all_rows * e.up_width
+    values, dtype, both = e.all_rows * e.ffn, s.dtype, e.all_rows * e.up_width
     products = ("product.grad_up", "product.grad_glu", "glu.grad_gate", "glu.grad_sigmoid", "sigmoid.grad")
     return (
         *(streaming("mul", f"gate.{name}", values, reads=2, dtype=dtype) for name in products),
@@ -184,7 +184,7 @@ def kept_bytes(s: Shard) -> float:
 
     Of a gate both halves, its activation and their product; of clamped ones also gate, sigmoid, what both make, and up.
     """
-    e, size = expert_shard(s), DTYPE_BYTES[s.implementation.dtype]
+    e, size = expert_shard(s), s.value_bytes
     between = e.up_width + (5 if experts_of(s).bias else 2) * e.ffn
     scores = 4.0 * s.norm_tokens * experts_of(s).count
-    return size * (e.all_rows * between + 2.0 * e.sent * s.config.hidden) + scores
+    return size * (e.all_rows * between + 2.0 * e.sent * s.hidden) + scores

@@ -18,11 +18,11 @@ from joulecast.model.transformer import (
     family_attention,
     gated_attention,
     liger_kernels,
+    linear,
     masked_attention,
     modules_activation,
-    modules_delta_net,
     modules_experts,
-    modules_state_space,
+    modules_mixer,
     pytorch_norm,
     rotary,
     torchtitan_rotary,
@@ -40,10 +40,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _mixed_forward(s: Shard) -> tuple[Launch, ...]:
     """What mixes positions, where a layer does."""
-    if s.state_space is not None:
-        return modules_state_space.forward(s)
-    if s.delta_net is not None:
-        return modules_delta_net.forward(s)
+    if s.state_space is not None or s.delta_net is not None:
+        return modules_mixer.forward(s)
     return _attention_half_forward(s) if s.config.attends else ()
 
 
@@ -56,7 +54,6 @@ def _fed_forward(s: Shard) -> tuple[Launch, ...]:
 
 def _attention_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, attention block and residual addition."""
-    config = s.config
     return (
         *pytorch_norm.block_forward("norm1", s),
         *eager.enter_forward("qkv", s),
@@ -68,7 +65,7 @@ def _attention_half_forward(s: Shard) -> tuple[Launch, ...]:
         *_attention_forward(s),
         *transformers_rotary.attention_turned(s),
         *gated_attention.forward(s),
-        *autocast_linear.forward("output", s, config.hidden, s.attention_width, config.output_bias, wide=False),
+        *autocast_linear.forward(linear.output(s), s, wide=False),
         *eager.leave_forward("output", s),
         *dropout.forward("output", s),
         *pytorch_norm.branch_forward("norm1", s),
@@ -82,10 +79,8 @@ def backward(s: Shard, *, accumulate: bool, leaf_input: bool) -> tuple[Launch, .
 
 
 def _mixed_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
-    if s.state_space is not None:
-        return modules_state_space.backward(s, accumulate=accumulate, leaf_input=leaf_input)
-    if s.delta_net is not None:
-        return modules_delta_net.backward(s, accumulate=accumulate, leaf_input=leaf_input)
+    if s.state_space is not None or s.delta_net is not None:
+        return modules_mixer.backward(s, accumulate=accumulate, leaf_input=leaf_input)
     return _attention_half_backward(s, accumulate, leaf_input) if s.config.attends else ()
 
 
@@ -97,15 +92,12 @@ def _fed_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _attention_half_backward(s: Shard, accumulate: bool, leaf_input: bool) -> tuple[Launch, ...]:
     """From the gradient behind the first residual addition to the layer's input gradient."""
-    config = s.config
     return (
         *_branch_gradient("output", s),
         *pytorch_norm.branch_backward("norm1", s, accumulate),
         *dropout.backward("output", s),
         *eager.leave_backward("output", s),
-        *autocast_linear.backward(
-            "output", s, config.hidden, s.attention_width, config.output_bias, accumulate, wide=False
-        ),
+        *autocast_linear.backward(linear.output(s), s, accumulate, wide=False),
         *gated_attention.backward(s),
         *_attention_backward(s),
         *eager.sinks_backward(s, accumulate),
@@ -125,7 +117,7 @@ def _attention_forward(s: Shard) -> tuple[Launch, ...]:
 
 def _attention_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_attention_forward`."""
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     parts = (widened(f"attention.{part}.grad.widen", values, dtype) for part, values in _rounded_for_attention(s))
     return (*masked_attention.backward(s), *parts, *masked_attention.summed(s.between))
 
@@ -140,12 +132,11 @@ def _rounded_for_attention(s: Shard) -> tuple[tuple[str, int], ...]:
 
 def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm, MLP and residual addition."""
-    config = s.config
     return (
         *pytorch_norm.block_forward("norm2", s),
         *eager.enter_forward("up", s),
         *_mlp_forward(s),
-        *autocast_linear.forward("down", s, config.hidden, s.ffn, config.mlp_bias, wide=modules_activation.widens(s)),
+        *autocast_linear.forward(linear.down(s), s, wide=modules_activation.gives_fp32(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s.between),
         *pytorch_norm.branch_forward("norm2", s.between),
@@ -155,15 +146,12 @@ def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
 
 def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """From the gradient behind the second residual addition to the one before the second norm."""
-    config = s.config
     return (
         *_branch_gradient("down", s.between),
         *pytorch_norm.branch_backward("norm2", s.between, accumulate),
         *dropout.backward("down", s.between),
         *eager.leave_backward("down", s),
-        *autocast_linear.backward(
-            "down", s, config.hidden, s.ffn, config.mlp_bias, accumulate, wide=modules_activation.widens(s)
-        ),
+        *autocast_linear.backward(linear.down(s), s, accumulate, wide=modules_activation.gives_fp32(s)),
         *_mlp_backward(s, accumulate),
         *pytorch_norm.half_backward("norm2", "up", s, accumulate),
     )
@@ -171,41 +159,11 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def _projections_forward(s: Shard) -> tuple[Launch, ...]:
     """Products in front of attention, and norms of queries and keys: of heads behind them, of all heads among them."""
-    hidden, bias, launches = s.config.hidden, s.config.qkv_bias, list[Launch]()
-    parts = ("query", "key")
+    launches, parts = list[Launch](), ("query", "key")
     norms = {} if not s.config.qk_norm_whole else {part: head_norm_forward(s.between, part) for part in parts}
-    for name, width in projections(s):
-        launches += (*autocast_linear.forward(name, s, width, hidden, bias), *norms.get(name, ()))
+    for layer in linear.projections(s):
+        launches += (*autocast_linear.forward(layer, s), *norms.get(layer.name, ()))
     return (*launches, *(() if norms else head_norm_forward(s.between)))
-
-
-def projections(s: Shard) -> tuple[tuple[str, int], ...]:
-    """Products in front of attention, and their widths."""
-    if _joint(s) or (s.config.joint_attention and s.implementation.modules == "transformers"):
-        return (("qkv", s.qkv_width),)
-    keys = s.kv_heads * s.config.head_dim
-    queries = s.heads * s.config.head_dim * (1 + s.config.gated_attention)
-    return (("query", queries), ("key", keys), ("value", keys))
-
-
-def first_products(s: Shard) -> tuple[tuple[str, int], ...]:
-    """First products of the MLP, and their widths."""
-    if not s.config.gated_mlp or _joint(s) or (s.config.joint_up and s.implementation.modules == "transformers"):
-        return (("up", s.up_width),)
-    return (("gate", s.ffn), ("up", s.ffn))
-
-
-def linears(s: Shard) -> tuple[tuple[str, int, int], ...]:
-    """All products of a layer without experts: name, width of the result and of the input."""
-    hidden = s.config.hidden
-    attention, mlp = (((name, width, hidden) for name, width in of(s)) for of in (projections, first_products))
-    return (*attention, ("output", hidden, s.attention_width), *mlp, ("down", hidden, s.ffn))
-
-
-def _joint(s: Shard) -> bool:
-    """Whether one product makes queries, keys and values, and one gate and up."""
-    modules = s.implementation.modules
-    return modules == "joint" or (modules == "transformers" and s.config.joint_projections)
 
 
 def head_norm_forward(s: Shard, only: str = "") -> tuple[Launch, ...]:
@@ -235,7 +193,7 @@ def head_norm_backward(s: Shard, accumulate: bool, only: str = "") -> tuple[Laun
         if part.startswith(only):
             name, done = f"{part}_norm", "" if accumulate else f"{part}_norm.weight"
             launches += undone(name, s, rows, columns, done)
-            launches += eager.accumulation(f"{name}.weight", columns, s.implementation.dtype, accumulate)
+            launches += eager.accumulation(f"{name}.weight", columns, s.dtype, accumulate)
     return tuple(launches)
 
 
@@ -243,12 +201,12 @@ def residual_addition(name: str, s: Shard) -> Launch:
     """Addition of a block's result; to a wider stream value by value."""
     if not s.implementation.autocast:
         return eager.residual_addition(name, s)
-    return modules_activation.added(name, s.norm_tokens * s.config.hidden, s.implementation.dtype, "fp32")
+    return modules_activation.added(name, s.stream_values, s.dtype, "fp32")
 
 
 def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
     """Gradient of a block's result, rounded from a wider stream's."""
-    return (rounded(f"{name}.grad.round", s.norm_tokens * s.config.hidden),) if s.implementation.autocast else ()
+    return (rounded(f"{name}.grad.round", s.stream_values),) if s.implementation.autocast else ()
 
 
 def _torchtitan(s: Shard) -> bool:
@@ -257,29 +215,26 @@ def _torchtitan(s: Shard) -> bool:
 
 def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
-    hidden, bias, products = s.config.hidden, s.config.mlp_bias, first_products(s)
-    if len(products) == 1:
-        return (*autocast_linear.forward("up", s, s.up_width, hidden, bias), *modules_activation.forward(s.between))
+    *gate, up = linear.first_products(s)
+    if not gate:
+        return (*autocast_linear.forward(up, s), *modules_activation.forward(s.between))
     return (
-        *autocast_linear.forward("gate", s, s.ffn, hidden, bias),
+        *autocast_linear.forward(gate[0], s),
         *modules_activation.gate(s.between),
-        *autocast_linear.forward("up", s, s.ffn, hidden, bias),
+        *autocast_linear.forward(up, s),
         *modules_activation.gate_product(s.between),
     )
 
 
 def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    hidden, bias = s.config.hidden, s.config.mlp_bias
-    if len(first_products(s)) == 1:
-        return (
-            *modules_activation.backward(s.between),
-            *autocast_linear.backward("up", s, s.up_width, hidden, bias, accumulate),
-        )
+    *gate, up = linear.first_products(s)
+    if not gate:
+        return (*modules_activation.backward(s.between), *autocast_linear.backward(up, s, accumulate))
     return (
         *modules_activation.gate_product_backward(s.between),
-        *autocast_linear.backward("up", s, s.ffn, hidden, bias, accumulate),
+        *autocast_linear.backward(up, s, accumulate),
         *modules_activation.gate_backward(s.between),
-        *autocast_linear.backward("gate", s, s.ffn, hidden, bias, accumulate),
+        *autocast_linear.backward(gate[0], s, accumulate),
         _branches("up", s),
     )
 
@@ -289,19 +244,19 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
     transformers has queries and keys heads first, from which a copy turns back.
     """
-    hidden, bias, products = s.config.hidden, s.config.qkv_bias, projections(s)
+    products = linear.projections(s)
     if len(products) == 1:
         ahead = _sliced(s.between) if sliced(s) and not _torchtitan(s) else _joined(s.between)
-        return (*ahead, *autocast_linear.backward("qkv", s, s.qkv_width, hidden, bias, accumulate))
+        return (*ahead, *autocast_linear.backward(products[0], s, accumulate))
     launches: list[Launch] = []
-    whole_norms = s.config.qk_norm_whole
-    turns = {name: () if _torchtitan(s) else masked_attention.turned(name, s.between) for name, _ in products}
-    for name, width in reversed(products):
-        if whole_norms and name != "value":
-            launches += (*turns[name], *head_norm_backward(s.between, accumulate, name))
+    for layer in reversed(products):
+        name = layer.name
+        turned = () if _torchtitan(s) else masked_attention.turned(name, s.between)
+        if s.config.qk_norm_whole and name != "value":
+            launches += (*turned, *head_norm_backward(s.between, accumulate, name))
         else:
-            launches += gated_attention.joined(s) if name == "query" and s.config.gated_attention else turns[name]
-        launches += autocast_linear.backward(name, s, width, hidden, bias, accumulate)
+            launches += gated_attention.joined(s) if name == "query" and s.config.gated_attention else turned
+        launches += autocast_linear.backward(layer, s, accumulate)
         if name != "value":
             launches.append(_branches(name, s))
     return tuple(launches)
@@ -309,12 +264,12 @@ def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def sliced(s: Shard) -> bool:
     """Whether queries, keys and values are slices of their joint product, rather than its split parts."""
-    return s.config.sliced_projections or family_attention.family(s) in ("falcon", "bloom")
+    return s.config.sliced_projections or s.family in ("falcon", "bloom")
 
 
 def _sliced(s: Shard) -> tuple[Launch, ...]:
     """Gradients of queries, keys and values, each put among zeros of their joint product, and the sums of these."""
-    dtype, whole, launches = s.implementation.dtype, s.tokens * s.qkv_width, list[Launch]()
+    dtype, whole, launches = s.dtype, s.tokens * s.qkv_width, list[Launch]()
     keys = s.tokens * s.kv_heads * s.config.head_dim
     if s.config.sliced_projections:
         launches += (*transformers_rotary.turned("key", s), *transformers_rotary.turned("query", s))
@@ -335,10 +290,10 @@ def _joined(s: Shard) -> tuple[Launch, ...]:
 
 def joined(s: Shard) -> Launch:
     """Gradients of queries, keys and values copied into that of their joint product."""
-    return streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.implementation.dtype)
+    return streaming("copy", "qkv.cat", s.tokens * s.qkv_width, dtype=s.dtype)
 
 
 def _branches(name: str, s: Shard) -> Launch:
     """Sum of two products' input gradients."""
-    elements, dtype = s.tokens * s.config.hidden, s.stream.implementation.dtype
+    elements, dtype = s.tokens * s.hidden, s.stream.dtype
     return streaming("add", f"{name}.grad.branches", elements, reads=2, dtype=dtype)

@@ -19,6 +19,7 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import masked_values, row_operators
 from joulecast.model.transformer.expert_rows import experts_of
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import rounded
 
 #: Operations on the chosen scores forward, and on their gradients; each reads about as much as it writes.
@@ -34,8 +35,8 @@ GROUPS = ("best", "sum", "choice", "zeros", "chosen")
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Scores, choice and weights."""
-    experts, tokens, dtype = experts_of(s), s.norm_tokens, s.implementation.dtype
-    product = linear_forward("router", tokens, experts.count, s.config.hidden, dtype)
+    experts, tokens, dtype = experts_of(s), s.norm_tokens, s.dtype
+    product = linear_forward("router", tokens, experts.count, s.hidden, dtype)
     chosen = row_operators.choice(tokens, experts.count)
     if experts.bias:
         return (product, chosen, _softmax(tokens, experts.active, dtype))
@@ -52,7 +53,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to that of the router's input."""
-    experts, tokens, dtype = experts_of(s), s.norm_tokens, s.implementation.dtype
+    experts, tokens, dtype = experts_of(s), s.norm_tokens, s.dtype
     chosen = tokens * experts.active
     if experts.bias:
         return (_softmax_gradient(tokens, experts.active, dtype), *_put(s, dtype), *_product_backward(s, accumulate))
@@ -102,24 +103,25 @@ def _grouped(s: Shard) -> tuple[Launch, ...]:
 
 def _wide_product(s: Shard) -> tuple[Launch, ...]:
     """Tokens and weights widened, and their product in fp32."""
-    experts, hidden, tokens, dtype = experts_of(s), s.config.hidden, s.norm_tokens, s.implementation.dtype
+    experts, hidden, tokens, dtype = experts_of(s), s.hidden, s.norm_tokens, s.dtype
     sizes = (("tokens", tokens * hidden), ("weight", experts.count * hidden))
     widened = (row_operators.widened(f"router.{name}.widen", size, dtype) for name, size in sizes)
     return (*widened, linear_forward("router", tokens, experts.count, hidden, "fp32"))
 
 
 def _wide_product_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    experts, hidden, tokens = experts_of(s), s.config.hidden, s.norm_tokens
-    wide = replace(s.in_fp32, tokens=tokens)
-    products = eager.linear_backward("router", wide, experts.count, hidden, False, accumulate)
+    experts, hidden, tokens = experts_of(s), s.hidden, s.norm_tokens
+    products = eager.linear_backward(_router(s), replace(s.in_fp32, tokens=tokens), accumulate)
     sizes = (("weight", experts.count * hidden), ("tokens", tokens * hidden))
     return (*products, *(rounded(f"router.{name}.grad.round", n) for name, n in sizes))
 
 
 def _product_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    experts = experts_of(s)
-    shard = replace(s, tokens=s.norm_tokens)
-    return eager.linear_backward("router", shard, experts.count, s.config.hidden, experts.bias, accumulate)
+    return eager.linear_backward(_router(s), replace(s, tokens=s.norm_tokens), accumulate)
+
+
+def _router(s: Shard) -> Linear:
+    return Linear("router", experts_of(s).count, s.hidden, experts_of(s).bias)
 
 
 def _put(s: Shard, dtype: str) -> tuple[Launch, ...]:

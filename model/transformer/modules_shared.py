@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, input_gradient, linear_forward, streaming, weight_gradient
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.transformer import autocast_linear, expert_weights, modules_activation
+from joulecast.model.transformer import autocast_linear, expert_weights, linear, modules_activation
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.expert_rows import experts_of
 
@@ -20,10 +19,9 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     """The MLP, its gate, and the addition to the routed experts' result; nothing without shared experts."""
     if not s.ffn:
         return ()
-    hidden = s.config.hidden
     return (
         *_first_forward(s),
-        *autocast_linear.forward("shared_down", s, hidden, s.ffn),
+        *autocast_linear.forward(linear.shared_down(s), s),
         *_scaled(s),
         eager.residual_addition("shared.add", s),
     )
@@ -33,43 +31,36 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, and its sum with that of the routed experts' input."""
     if not s.ffn:
         return ()
-    hidden = s.config.hidden
     return (
         *_scaled_backward(s, accumulate),
-        *autocast_linear.backward("shared_down", s, hidden, s.ffn, False, accumulate),
+        *autocast_linear.backward(linear.shared_down(s), s, accumulate),
         *_first_backward(s, accumulate),
         eager.residual_addition("shared.grad.join", s),
     )
 
 
-def one_product(s: Shard) -> bool:
-    """Whether one product stands in front of the activation: without a gate, or with one joined to it."""
-    return not s.config.gated_mlp or s.config.joint_up
-
-
 def _first_forward(s: Shard) -> tuple[Launch, ...]:
     """First products and activation."""
-    hidden = s.config.hidden
-    if one_product(s):
-        return (*autocast_linear.forward("shared_up", s, s.up_width, hidden), *modules_activation.forward(s))
+    *gate, up = linear.shared_first(s)
+    if not gate:
+        return (*autocast_linear.forward(up, s), *modules_activation.forward(s))
     return (
-        *autocast_linear.forward("shared_gating", s, s.ffn, hidden),
+        *autocast_linear.forward(gate[0], s),
         *modules_activation.gate(s),
-        *autocast_linear.forward("shared_up", s, s.ffn, hidden),
+        *autocast_linear.forward(up, s),
         *modules_activation.gate_product(s),
     )
 
 
 def _first_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    hidden = s.config.hidden
-    if one_product(s):
-        product = autocast_linear.backward("shared_up", s, s.up_width, hidden, False, accumulate)
-        return (*modules_activation.backward(s), *product)
+    *gate, up = linear.shared_first(s)
+    if not gate:
+        return (*modules_activation.backward(s), *autocast_linear.backward(up, s, accumulate))
     return (
         *modules_activation.gate_product_backward(s),
-        *autocast_linear.backward("shared_up", s, s.ffn, hidden, False, accumulate),
+        *autocast_linear.backward(up, s, accumulate),
         *modules_activation.gate_backward(s),
-        *autocast_linear.backward("shared_gating", s, s.ffn, hidden, False, accumulate),
+        *autocast_linear.backward(gate[0], s, accumulate),
         eager.residual_addition("shared.grad.branches", s),
     )
 
@@ -78,7 +69,7 @@ def _scaled(s: Shard) -> tuple[Launch, ...]:
     """Each token's number, and the result times its sigmoid."""
     if not experts_of(s).shared_gate:
         return ()
-    hidden, tokens, dtype = s.config.hidden, s.norm_tokens, s.implementation.dtype
+    hidden, tokens, dtype = s.hidden, s.norm_tokens, s.dtype
     return (
         linear_forward("shared_scale", tokens, 1, hidden, dtype),
         streaming("unary", "shared.scale.sigmoid", tokens, dtype=dtype),
@@ -89,8 +80,8 @@ def _scaled(s: Shard) -> tuple[Launch, ...]:
 def _scaled_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     if not experts_of(s).shared_gate:
         return ()
-    hidden, tokens, dtype, weight = s.config.hidden, s.norm_tokens, s.implementation.dtype, "shared_gate.weight"
-    values, done = tokens * hidden, "" if accumulate else weight
+    hidden, tokens, dtype, weight = s.hidden, s.norm_tokens, s.dtype, "shared_gate.weight"
+    values, done = s.stream_values, "" if accumulate else weight
     return (
         expert_weights.by_row("shared.scaled.grad", s, values),
         streaming("mul", "shared.scale.product", values, reads=2, dtype=dtype),
@@ -105,5 +96,5 @@ def _scaled_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 
 def kept_bytes(s: Shard) -> float:
     """Beside what an MLP of their width keeps: the result that is scaled, and its numbers."""
-    scaled = s.config.hidden + 1 if experts_of(s).shared_gate else 0
-    return float(DTYPE_BYTES[s.implementation.dtype] * s.norm_tokens * scaled)
+    scaled = s.hidden + 1 if experts_of(s).shared_gate else 0
+    return s.value_bytes * s.norm_tokens * scaled

@@ -129,7 +129,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 def _weights_grad(s: Shard, e: ExpertShard) -> Launch:
     """Gradients of the router's weights, which scale what the activation makes."""
     reads, values = e.up_width / e.ffn + 1, e.all_rows * e.ffn
-    return streaming("reduce", "experts.weights.grad", values, reads=reads, writes=0, dtype=s.implementation.dtype)
+    return streaming("reduce", "experts.weights.grad", values, reads=reads, writes=0, dtype=s.dtype)
 
 
 def _unfused(s: Shard, *launches: Launch) -> tuple[Launch, ...]:
@@ -138,7 +138,7 @@ def _unfused(s: Shard, *launches: Launch) -> tuple[Launch, ...]:
 
 
 def _router_backward(s: Shard) -> tuple[Launch, ...]:
-    count, hidden, tokens, dtype = experts_of(s).count, s.config.hidden, s.norm_tokens, s.implementation.dtype
+    count, hidden, tokens, dtype = experts_of(s).count, s.hidden, s.norm_tokens, s.dtype
     routed = s.implementation.router_dtype or dtype
     dgrad = Gemm(tokens, hidden, count, dtype=routed, layout="nn", footprint_bytes=math.inf, name="router.dgrad")
     narrowed = streaming("copy", "router.grad.narrow", tokens * hidden, writes=0.5, dtype="fp32")
@@ -159,7 +159,7 @@ def _shared_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *linear.column_forward("", "shared_up", s, s.up_width),
         *stored_narrow.stored_input("shared", s.tokens * s.up_width, s.implementation),
-        megatron_mlp.activation(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        megatron_mlp.activation(s.config, s.tokens * s.ffn, s.dtype),
         *linear.row_forward("shared_down", s, s.ffn),
         *_gate(s, ""),
     )
@@ -172,7 +172,7 @@ def _shared_backward(s: Shard) -> tuple[Launch, ...]:
         *_gate(s, ".grad"),
         *linear.row_backward("shared_down", s, s.ffn),
         *stored_narrow.restored_input("shared", s.tokens * s.up_width, s.implementation),
-        megatron_mlp.activation_backward(s.config, s.tokens * s.ffn, s.implementation.dtype),
+        megatron_mlp.activation_backward(s.config, s.tokens * s.ffn, s.dtype),
         *linear.column_backward("shared_up", s, s.up_width, normed=False),
         eager.residual_addition("shared.grad.join", s),
     )
@@ -182,15 +182,15 @@ def _gate(s: Shard, suffix: str) -> tuple[Launch, ...]:
     """Scaling of the shared experts' result by a gate of its own."""
     if not experts_of(s).shared_gate:
         return ()
-    values = s.norm_tokens * s.config.hidden
-    return (streaming("mul", f"shared.gate{suffix}", values, reads=2, dtype=s.implementation.dtype),)
+    values = s.stream_values
+    return (streaming("mul", f"shared.gate{suffix}", values, reads=2, dtype=s.dtype),)
 
 
 def _grouped_forward(
     name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool
 ) -> tuple[Launch, ...]:
     """One product for each expert."""
-    dtype, narrow = s.implementation.dtype, s.implementation.narrow
+    dtype, narrow = s.dtype, s.implementation.narrow
     return (
         *(_cast(f"{name}.input", s, e, inputs) if cast else ()),
         narrow_kernels.product(Launch(_grouped(name, e, e.rows, outputs, inputs, dtype, "tn")), narrow),
@@ -232,7 +232,7 @@ def _turned(name: str, s: Shard, e: ExpertShard) -> tuple[Launch, ...]:
 def _grouped_backward(
     name: str, s: Shard, e: ExpertShard, outputs: int, inputs: int, *, cast: bool
 ) -> tuple[Launch, ...]:
-    dtype, narrow = s.implementation.dtype, s.implementation.narrow
+    dtype, narrow = s.dtype, s.implementation.narrow
     dgrad = _grouped(f"{name}.dgrad", e, e.rows, inputs, outputs, dtype, "nn")
     wgrad = _grouped(f"{name}.wgrad", e, outputs, inputs, e.rows, dtype, "nt")
     added = added_up(Launch(wgrad, completes=f"{name}.weight"), s.implementation.gradient_dtype)

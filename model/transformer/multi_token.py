@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import head
 from joulecast.model.transformer import megatron_linear as linear
@@ -33,7 +32,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         *head.embedding_forward(s),
         eager.norm_forward("mtp.token_norm", s),
         eager.norm_forward("mtp.hidden_norm", s),
-        streaming("cat", "mtp.cat", s.norm_tokens * pair.config.hidden, dtype=s.implementation.dtype),
+        streaming("cat", "mtp.cat", s.norm_tokens * pair.config.hidden, dtype=s.dtype),
         *linear.column_forward("", "mtp.projection", pair, _width(s)),
         *_whole(s, "mtp.projection.all_gather"),
     )
@@ -53,17 +52,17 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def kept_bytes(s: Shard) -> float:
     """Inputs of a module's norms, and both of their results in one tensor, that its backward reads [bytes]."""
-    return 4.0 * s.norm_tokens * s.config.hidden * DTYPE_BYTES[s.implementation.dtype]
+    return 4.0 * s.stream_values * s.value_bytes
 
 
 def _pair(s: Shard) -> Shard:
     """The same tokens, twice as wide: embedding and hidden state."""
-    return replace(s, config=replace(s.config, hidden=2 * s.config.hidden))
+    return replace(s, config=replace(s.config, hidden=2 * s.hidden))
 
 
 def _width(s: Shard) -> int:
     """Outputs of the projection on one rank."""
-    return s.config.hidden // s.implementation.tensor_parallel
+    return s.hidden // s.implementation.tensor_parallel
 
 
 def _whole(s: Shard, name: str, *, sequence: bool = False) -> tuple[Launch, ...]:

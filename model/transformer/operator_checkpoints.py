@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES, Attention, Gemm
+from joulecast.model.kernels.operators import Attention, Gemm
 
 #: One product in so many runs again.
 EVERY = 2
@@ -47,11 +47,11 @@ def _is_kept(launch: Launch, products: Sequence[str]) -> bool:
 
 def kept_bytes(s: Shard) -> float:
     """Bytes that one layer keeps for one micro-batch."""
-    run, config, size = s.implementation, s.config, float(DTYPE_BYTES[s.implementation.dtype])
+    run, config, size = s.implementation, s.config, s.value_bytes
     keys = s.kv_heads * config.head_dim
     wide = s.heads * config.head_dim + keys + s.attention_width + s.ffn
     stream = 1  # the layer's input
-    if run.tensor_parallel > 1 and run.sequence_parallel:
+    if run.splits_sequence:
         stream += 1 if run.compiled else 2  # what the scattered sums give
     wide += 0 if run.compiled else config.hidden
     kept = size * (s.tokens * wide + stream * s.norm_tokens * config.hidden)

@@ -72,7 +72,7 @@ def _share(s: Shard) -> float:
 
 
 def _dtype(s: Shard) -> str:
-    return s.implementation.dtype
+    return s.dtype
 
 
 def _step_keys(s: Shard, number: int) -> float:

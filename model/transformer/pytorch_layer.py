@@ -48,7 +48,7 @@ def recomputed_forward(s: Shard) -> tuple[Launch, ...]:
         ending, needed = pytorch_norm.last_needed(eager.branch_norm("norm2", s), s)
     if lora_linear.adapter("down", s):  # whose second product keeps the first one's result
         ending = "down.lora_b"
-    elif made := lora_linear.written_out("down.weight", s, s.config.hidden * s.ffn):
+    elif made := lora_linear.written_out("down.weight", s, s.hidden * s.ffn):
         ending = made[0].operator.name
     last = next(i for i, launch in enumerate(launches) if launch.operator.name == ending)
     repeated = launches[: last + needed]

@@ -26,16 +26,21 @@ def widens(s: Shard) -> bool:
     return run.modules == "transformers" and written and run.casts_adapters and not (run.autocast or unfused(s))
 
 
+def gives_fp32(s: Shard) -> bool:
+    """Whether a norm's result is in fp32: with its weight under ``torch.autocast``, or as that takes a layer norm."""
+    return s.implementation.autocast or widens(s)
+
+
 def forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """The norm of every token."""
     if widens(s):
-        values, dtype = s.norm_tokens * s.config.hidden, s.implementation.dtype
-        weights = (widened(f"{name}.{part}.widen", s.config.hidden, dtype) for part in ("weight", "bias"))
+        values, dtype = s.stream_values, s.dtype
+        weights = (widened(f"{name}.{part}.widen", s.hidden, dtype) for part in ("weight", "bias"))
         return (widened(f"{name}.widen", values, dtype), *weights, eager.norm_forward(name, s.in_fp32))
     if liger_kernels.swaps_norms(s):
-        return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.config.hidden),)
+        return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.hidden),)
     if unfused(s):
-        return unfused_norm.forward(name, s.stream, s.norm_tokens, s.config.hidden)
+        return unfused_norm.forward(name, s.stream, s.norm_tokens, s.hidden)
     return (*_shifted(name, s), eager.norm_forward(name, s.stream))
 
 
@@ -43,7 +48,7 @@ def _shifted(name: str, s: Shard) -> tuple[Launch, ...]:
     """One added to a layer norm's weight, as transformers writes Nemotron's."""
     if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted":
         return ()
-    return (streaming("unary", f"{name}.weight.shift", s.config.hidden, dtype=s.stream.implementation.dtype),)
+    return (streaming("unary", f"{name}.weight.shift", s.hidden, dtype=s.stream.dtype),)
 
 
 def block_forward(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -57,10 +62,8 @@ def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
         return eager.branch_norm_forward(name, s)
     norm = eager.branch_norm(name, s)
     if liger_kernels.swaps_norms(s):
-        return (liger_kernels.norm_forward(norm, s, s.norm_tokens, s.config.hidden),)
-    return (
-        unfused_norm.forward(norm, s, s.norm_tokens, s.config.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
-    )
+        return (liger_kernels.norm_forward(norm, s, s.norm_tokens, s.hidden),)
+    return unfused_norm.forward(norm, s, s.norm_tokens, s.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
 
 
 def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -71,7 +74,7 @@ def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]
     kernels, _ = eager.norm_backward(norm, s, accumulate)
     _, sums = eager.norm_backward(norm, s.stream, accumulate)
     if undone := _undone(s):
-        kernels = undone(norm, s, s.norm_tokens, s.config.hidden, "" if accumulate else f"{norm}.weight")
+        kernels = undone(norm, s, s.norm_tokens, s.hidden, "" if accumulate else f"{norm}.weight")
     return (*kernels, *sums)
 
 
@@ -79,11 +82,11 @@ def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...],
     """Gradient kernels, and the accumulation of its parameters' gradients."""
     if widens(s):
         kernels, sums = eager.norm_backward(name, s.in_fp32, accumulate)
-        return (*kernels, rounded(f"{name}.grad.round", s.norm_tokens * s.config.hidden)), sums
+        return (*kernels, rounded(f"{name}.grad.round", s.stream_values)), sums
     kernels, sums = eager.norm_backward(name, s.stream, accumulate)
     if undone := _undone(s):
         done = "" if accumulate else f"{name}.weight"
-        kernels = undone(name, s.stream, s.norm_tokens, s.config.hidden, done)
+        kernels = undone(name, s.stream, s.norm_tokens, s.hidden, done)
     return kernels, sums
 
 
@@ -108,12 +111,5 @@ def half_backward(
     name: str, entered: str, s: Shard, accumulate: bool, *, leaf_input: bool = False
 ) -> tuple[Launch, ...]:
     """As :func:`joulecast.model.transformer.eager_layer.norm_half_backward`, with this norm."""
-    kernels, sums = backward(name, s, accumulate) if eager.before_block(s, name) else ((), ())
-    join = (
-        eager.residual_addition(f"{name}.grad.join", s.stream),
-        *((eager.residual_addition(f"{name}.grad.leaf", s.stream),) if leaf_input else ()),
-    )
-    entering = eager.enter_backward(entered, s)
-    if entering and not s.implementation.sequence_parallel:
-        return (*kernels, *sums, *entering, *join)
-    return (*entering, *kernels, *join, *sums)
+    gradient = backward(name, s, accumulate) if eager.before_block(s, name) else ((), ())
+    return eager.met_with_stream(name, entered, s, gradient, leaf_input=leaf_input)

@@ -21,7 +21,7 @@ def rotated(s: Shard, key_heads: int | None = None) -> tuple[tuple[str, int], ..
 def rotary_forward(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and keys; nothing where the model or the implementation has none."""
     launches: list[Launch] = []
-    dtype, fraction = s.implementation.dtype, s.config.rotary_fraction
+    dtype, fraction = s.dtype, s.config.rotary_fraction
     for part, whole in rotated(s):
         name, elements = f"rotary.{part}", whole * fraction
         launches += [
@@ -39,7 +39,7 @@ def rotary_forward(s: Shard) -> tuple[Launch, ...]:
 def rotary_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`rotary_forward`: autograd undoes the halves by slices filled with zeros."""
     launches: list[Launch] = []
-    dtype, fraction = s.implementation.dtype, s.config.rotary_fraction
+    dtype, fraction = s.dtype, s.config.rotary_fraction
     for part, whole in reversed(rotated(s)):
         name, elements = f"rotary.{part}.grad", whole * fraction
         launches += [
@@ -60,6 +60,19 @@ def rotary_backward(s: Shard) -> tuple[Launch, ...]:
     return tuple(launches)
 
 
+def scaled_queries(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
+    """Queries times a number that grows with their position, or their gradient; nothing where the model has none.
+
+    Llama 4 has it where it rotates none, Ministral 3 and Mistral 4 in all layers: ``Llama4TextAttention``
+    (``attn_temperature_tuning``), ``Ministral3Attention`` and ``Mistral4Attention`` of transformers 5.17.
+    """
+    if not s.config.scaled_queries:
+        return ()
+    pattern = "unary" if s.implementation.megatron else "strided_unary"
+    width = s.config.head_dim if s.config.latent is None else s.config.latent.key_dim
+    return (streaming(pattern, f"query.scale{suffix}", s.tokens * s.heads * width, dtype=s.dtype),)
+
+
 def normed_parts(s: Shard) -> tuple[tuple[str, int, int], ...]:
     """Queries and keys as rows and columns that a norm takes; nothing without such norms."""
     if not s.config.qk_norm:
@@ -73,7 +86,7 @@ def normed_parts(s: Shard) -> tuple[tuple[str, int, int], ...]:
 def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm of every query and key head (Qwen3), or of all together: a copy to contiguous memory, then the kernel."""
     launches: list[Launch] = []
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     for part, rows, columns in normed_parts(s):
         launches += [
             streaming("strided_unary", f"{part}_norm.copy", rows * columns, dtype=dtype),
@@ -85,7 +98,7 @@ def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
 def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`head_norm_forward`."""
     launches: list[Launch] = []
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     for part, rows, columns in reversed(normed_parts(s)):
         weight = f"{part}_norm.weight"
         kernel, gamma = norm_gradients(f"{part}_norm", rows, columns, dtype, "" if accumulate else weight)

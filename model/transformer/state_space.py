@@ -20,6 +20,7 @@ from joulecast.model.architecture.state_space import StateSpace
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Scan
+from joulecast.model.transformer.linear import Linear
 
 #: Passes over a step of every head and token by PyTorch's own kernels in the backward: a copy of the steps, a sum over
 #: each chunk from its end (two turns and the sum), and two additions.
@@ -37,11 +38,20 @@ def mixer_of(s: Shard) -> StateSpace:
     return s.state_space
 
 
+def projections(s: Shard) -> tuple[Linear, Linear]:
+    """The products in front of the scan and behind it."""
+    m = mixer_of(s)
+    return (
+        Linear("in_proj", m.projected, s.hidden, m.projection_bias),
+        Linear("out_proj", s.hidden, m.inner, m.projection_bias),
+    )
+
+
 def kernel(name: str, s: Shard, *, gated: bool = False, again: bool = False) -> Launch:
     """One kernel of a scan."""
     m = mixer_of(s)
     sizes = m.heads, m.head_dim, m.groups, m.state, m.chunk
-    operator = Scan(name, s.batch, s.sequence, *sizes, gated=gated, dtype=s.implementation.dtype)
+    operator = Scan(name, s.batch, s.sequence, *sizes, gated=gated, dtype=s.dtype)
     return Launch(replace(operator, name=f"scan.{name}{'.again' if again else ''}"))
 
 
@@ -135,7 +145,7 @@ def kept_bytes(s: Shard) -> float:
         return 0.0
     size = float(DTYPE_BYTES[run.dtype])
     apart = 0.0
-    if run.framework == "megatron":
+    if run.megatron:
         read = size if run.kept_narrow is None else run.kept_narrow.value_bytes
         apart = (size + read) * m.inner
     return s.tokens * (size * (m.projected + m.inner) + apart + 4.0 * m.groups)
@@ -150,7 +160,7 @@ def transient_bytes(s: Shard) -> float:
     m = s.state_space
     if m is None:
         return 0.0
-    size, chunk = float(DTYPE_BYTES[s.implementation.dtype]), min(m.chunk, s.sequence)
+    size, chunk = s.value_bytes, min(m.chunk, s.sequence)
     states = s.tokens / chunk * m.inner * m.state
     tensors = size * s.tokens * (2 * m.channels + m.projected + m.inner)
     return tensors + (8.0 + 2.0 * size) * states + 4.0 * s.tokens * m.groups * chunk

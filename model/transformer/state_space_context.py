@@ -68,4 +68,4 @@ def _exchanged(name: str, s: Shard, width: int) -> tuple[Launch, ...]:
 
 
 def _copied(name: str, s: Shard, width: int) -> Launch:
-    return streaming("cat", f"scan.{name}", float(s.tokens * width), dtype=s.implementation.dtype)
+    return streaming("cat", f"scan.{name}", float(s.tokens * width), dtype=s.dtype)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, issued, streaming
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.row_softmax import PATTERN, WARP_COLUMNS
 from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
 from joulecast.model.transformer.row_operators import from_fp32, to_fp32
@@ -41,7 +40,7 @@ def repeated(s: Shard) -> tuple[Launch, ...]:
     """Keys and values for every head."""
     if s.heads == s.kv_heads:
         return ()
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
     cycles, read, busy = REPEATED * values, s.kv_heads / s.heads, transformers_rotary.BUSY
     return tuple(
         issued("unary", f"attention.{part}.repeat", values, cycles, activity=busy, reads=read, dtype=dtype)
@@ -58,7 +57,7 @@ def summed(s: Shard) -> tuple[Launch, ...]:
 
 def forward(s: Shard) -> tuple[Launch, ...]:
     """From rotated queries and keys to the heads' results, tokens first."""
-    scores, dtype, width, more = score_count(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
+    scores, dtype, width, more = score_count(s), s.dtype, s.config.head_dim, s.config.attention_sinks
     return (
         *_copied(s),
         *_copied_queries(s),
@@ -85,12 +84,12 @@ def _copied_queries(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax(s: Shard) -> tuple[Launch, ...]:
-    name, scores, dtype = "attention.softmax", score_count(s), s.implementation.dtype
+    name, scores, dtype = "attention.softmax", score_count(s), s.dtype
     return (*to_fp32(f"{name}.widen", scores, dtype), row_softmax(s), *from_fp32(f"{name}.round", scores, dtype))
 
 
 def _softmax_with_sinks(s: Shard) -> tuple[Launch, ...]:
-    rows, dtype, columns = score_rows(s), s.implementation.dtype, s.sequence + 1
+    rows, dtype, columns = score_rows(s), s.dtype, s.sequence + 1
     longer = rows * columns
     return (
         issued("cat", "attention.sinks.cat", longer, JOINED * longer, activity=1.0, dtype=dtype),
@@ -102,7 +101,7 @@ def _softmax_with_sinks(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to those of keys and values of their own heads."""
-    scores, dtype, width, more = score_count(s), s.implementation.dtype, s.config.head_dim, s.config.attention_sinks
+    scores, dtype, width, more = score_count(s), s.dtype, s.config.head_dim, s.config.attention_sinks
     scale = streaming("strided_unary" if more else "unary", "attention.scale.grad", scores, dtype=dtype)
     return (
         transformers_rotary.turn("attention.grad.clone", s.tokens * s.attention_width, s),
@@ -118,7 +117,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _softmax_backward(s: Shard) -> tuple[Launch, ...]:
-    name, scores, dtype = "attention.softmax.grad", score_count(s), s.implementation.dtype
+    name, scores, dtype = "attention.softmax.grad", score_count(s), s.dtype
     narrow = from_fp32(f"{name}.round", scores, dtype)
     return (*to_fp32(f"{name}.widen", scores, dtype), *row_softmax_gradient(s), *narrow)
 
@@ -148,7 +147,7 @@ def mask_added(name: str, s: Shard, dtype: str) -> Launch:
 
 
 def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:
-    rows, dtype, columns = score_rows(s), s.implementation.dtype, s.sequence + 1
+    rows, dtype, columns = score_rows(s), s.dtype, s.sequence + 1
     longer = rows * columns
     return (
         streaming("fill", "attention.sinks.slice.fill", longer, reads=0, dtype=dtype),
@@ -167,7 +166,7 @@ def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:
 
 def kept_bytes(s: Shard) -> float:
     """What the backward reads of scores: softmax in fp32 and rounded, or with sinks once; the capped ones' tangent."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    size = s.value_bytes
     if s.config.attention_sinks:
         return size * score_rows(s) * (s.sequence + 1)
     wide = 4.0 if size < 4.0 else 0.0
@@ -180,7 +179,7 @@ def gradient_bytes(s: Shard) -> float:
     The softmax's gradient in fp32, its product with the softmax and the scores' gradient are there at once, as peaks of
     two iterations on an H200 show.
     """
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    size = s.value_bytes
     if s.config.attention_sinks:
         return 3.0 * size * score_rows(s) * (s.sequence + 1)
     return (12.0 - size * (size < 4.0)) * score_count(s)

@@ -28,20 +28,29 @@ PRODUCT_GRADIENT, HALF, SUM_GRADIENT, TURN = (0.766, 0.666), (0.65, 0.55), (0.78
 #: fp32, and products of the backward. Kernels of a Llama in mixed precision of
 #: `validate/recorded/h200_sxm/train_modules.jsonl` [estimates, +-6 %].
 MIXED_COSINE, MIXED_SINE, WIDE_SUM, WIDE_PRODUCT = 1.265, 1.016, 0.506, 0.643
-
+#: Operations of a rotation in order: share of the values, cycles for each, tensors read and written.
+Step: TypeAlias = tuple[str, float, Cycles, float, float]
+ROTATION: tuple[Step, ...] = (
+    *(("cos", 1.0, COSINE, 1, 1), ("neg", 0.5, SIGN, 1, 1), ("cat", 1.0, JOINED, 1, 1), ("sin", 1.0, SINE, 1, 1)),
+    ("add", 1.0, SUM, 2, 1),
+)
+#: The same with a table in fp32, and of values that stand next to each other, which are widened first.
+MIXED_ROTATION: tuple[Step, ...] = (
+    *(("cos", 1.0, MIXED_COSINE, 1, 2), ("neg", 0.5, SIGN, 1, 1), ("cat", 1.0, JOINED, 1, 1)),
+    *(("sin", 1.0, MIXED_SINE, 1, 2), ("add", 1.0, WIDE_SUM, 4, 2)),
+)
+PAIRED_ROTATION: tuple[Step, ...] = (
+    *(("cos", 1.0, MIXED_COSINE, 2, 2), ("neg", 0.5, SIGN, 2, 2), ("stack", 1.0, JOINED, 2, 2)),
+    *(("sin", 1.0, MIXED_SINE, 2, 2), ("add", 1.0, WIDE_SUM, 4, 2)),
+)
 #: Power of their SMs over that of SMs that wait for memory: PyTorch's kernels on strided views, which compute places
 #: too, drew 1.4 (two inputs) and 2.0 (one) times as much (``streaming_pj_per_byte`` of an H200) [estimate, +-20 %].
 BUSY = 1.7
 
 
 def _parts(s: Shard) -> tuple[tuple[str, int], ...]:
-    return rotated(s, _key_heads(s))
-
-
-def _key_heads(s: Shard) -> int:
-    """Heads of keys that are rotated: Falcon has repeated some before."""
-    repeated = s.config.own_code == "falcon" and s.config.kv_heads > 1 and s.implementation.modules == "transformers"
-    return s.heads if repeated else s.kv_heads
+    """Queries and keys, which Falcon has repeated before where there are several."""
+    return rotated(s, s.heads if s.family == "falcon" and s.config.kv_heads > 1 else s.kv_heads)
 
 
 def parted(s: Shard) -> bool:
@@ -51,7 +60,7 @@ def parted(s: Shard) -> bool:
 
 def wide_table(s: Shard) -> bool:
     """Whether the table is in fp32: under autocast, and where the model's code leaves it so."""
-    return s.implementation.autocast or (s.config.wide_rotary and s.implementation.dtype != "fp32")
+    return s.implementation.autocast or (s.config.wide_rotary and s.dtype != "fp32")
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -66,17 +75,19 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     if s.config.half_rotary:
         return _halves(s, "", _HALVES)
     for part, whole in _parts(s):
-        name, values = f"rotary.{part}", whole * s.config.rotary_fraction
-        launches += [
-            _paced(f"{name}.cos", values, COSINE, s),
-            _paced(f"{name}.neg", values / 2, SIGN, s),
-            _paced(f"{name}.cat", values, JOINED, s),
-            _paced(f"{name}.sin", values, SINE, s),
-            _paced(f"{name}.add", values, SUM, s, reads=2),
-        ]
+        launches += _rotated(part, whole, s, ROTATION)
         if parted(s):
-            launches.append(_paced(f"{name}.pass", whole, JOINED, s))
+            launches.append(_paced(f"rotary.{part}.pass", whole, JOINED, s))
     return tuple(launches)
+
+
+def _rotated(part: str, whole: float, s: Shard, steps: tuple[Step, ...]) -> list[Launch]:
+    """Rotation of queries or keys, one kernel for each operation."""
+    values = whole * s.config.rotary_fraction
+    return [
+        _paced(f"rotary.{part}.{step}", values * share, cycles, s, reads=reads, writes=writes)
+        for step, share, cycles, reads, writes in steps
+    ]
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
@@ -87,7 +98,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         return _paired_backward(s)
     if s.config.half_rotary and not wide_table(s):
         return _halves(s, ".grad", _HALVES_BACKWARD)
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     parts = _parts(s) if wide_table(s) else ()
     launches = [widened(f"rotary.{part}.grad.widen", whole, dtype) for part, whole in parts]
     for part, whole in reversed(_parts(s)):
@@ -134,7 +145,7 @@ def _halves(s: Shard, suffix: str, steps: tuple[tuple[str, Cycles, float], ...])
 
 def _parted(name: str, whole: float, values: float, s: Shard) -> tuple[Launch, ...]:
     """Gradients of a head's rotated and other part, each put among zeros, and their sum."""
-    dtype, parts = s.implementation.dtype, (("turned", values), ("pass", whole - values))
+    dtype, parts = s.dtype, (("turned", values), ("pass", whole - values))
     if values == whole:  # the other part is empty, and put among zeros and added all the same
         empty = streaming("fill", f"{name}.pass.fill", whole, reads=0, dtype=dtype)
         return (empty, streaming("add", f"{name}.parts", whole, reads=2, dtype=dtype))
@@ -154,38 +165,20 @@ def attention_turned(s: Shard) -> tuple[Launch, ...]:
 
 def _mixed(s: Shard) -> tuple[Launch, ...]:
     """Rotation by a table in fp32, and queries and keys rounded for attention."""
-    launches: list[Launch] = []
-    for part, whole in _parts(s):
-        name, values = f"rotary.{part}", whole * s.config.rotary_fraction
-        launches += [
-            _paced(f"{name}.cos", values, MIXED_COSINE, s, writes=2),
-            _paced(f"{name}.neg", values / 2, SIGN, s),
-            _paced(f"{name}.cat", values, JOINED, s),
-            _paced(f"{name}.sin", values, MIXED_SINE, s, writes=2),
-            _paced(f"{name}.add", values, WIDE_SUM, s, reads=4, writes=2),
-        ]
-    rounds = (rounded(f"rotary.{part}.round", whole) for part, whole in _parts(s))
-    return (*launches, *rounds)
+    launches = [launch for part, whole in _parts(s) for launch in _rotated(part, whole, s, MIXED_ROTATION)]
+    return (*launches, *(rounded(f"rotary.{part}.round", whole) for part, whole in _parts(s)))
 
 
 def _paired(s: Shard) -> tuple[Launch, ...]:
     """Rotation of values next to each other in fp32, and queries and keys rounded for attention: Cohere's."""
-    launches = [widened(f"rotary.{part}.widen", whole, s.implementation.dtype) for part, whole in _parts(s)]
-    for part, whole in _parts(s):
-        name = f"rotary.{part}"
-        launches += [
-            _paced(f"{name}.cos", whole, MIXED_COSINE, s, reads=2, writes=2),
-            _paced(f"{name}.neg", whole / 2, SIGN, s, reads=2, writes=2),
-            _paced(f"{name}.stack", whole, JOINED, s, reads=2, writes=2),
-            _paced(f"{name}.sin", whole, MIXED_SINE, s, reads=2, writes=2),
-            _paced(f"{name}.add", whole, WIDE_SUM, s, reads=4, writes=2),
-        ]
+    launches = [widened(f"rotary.{part}.widen", whole, s.dtype) for part, whole in _parts(s)]
+    launches += (launch for part, whole in _parts(s) for launch in _rotated(part, whole, s, PAIRED_ROTATION))
     return (*launches, *(rounded(f"rotary.{part}.round", whole) for part, whole in _parts(s)))
 
 
 def _paired_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_paired`: of every second value each half is put among zeros."""
-    launches = [widened(f"rotary.{part}.grad.widen", whole, s.implementation.dtype) for part, whole in _parts(s)]
+    launches = [widened(f"rotary.{part}.grad.widen", whole, s.dtype) for part, whole in _parts(s)]
     for part, whole in reversed(_parts(s)):
         name = f"rotary.{part}.grad"
         launches += [
@@ -237,10 +230,10 @@ def joined_heads(values: float, s: Shard) -> tuple[Launch, ...]:
 
 def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
     """Copy of values from heads first to tokens first."""
-    return one_by_one("unary", name, values, TURN, activity=BUSY, dtype=dtype or s.implementation.dtype)
+    return one_by_one("unary", name, values, TURN, activity=BUSY, dtype=dtype or s.dtype)
 
 
 def _paced(name: str, values: float, cycles: Cycles, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     each = cycles if isinstance(cycles, float) else cycles[s.batch == 1]
     return one_by_one("unary", name, values, each, activity=BUSY, reads=reads, writes=writes, dtype=dtype)

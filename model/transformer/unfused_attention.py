@@ -21,7 +21,7 @@ from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 
 def attention_forward(s: Shard) -> tuple[Launch, ...]:
     """Scores, softmax, dropout and the weighted sum of the values."""
-    scores, dtype = score_count(s), s.implementation.dtype
+    scores, dtype = score_count(s), s.dtype
     return (
         *_shared("repeat", s, reads=s.kv_heads / s.heads, writes=1.0),
         product("attention.scores", s, s.sequence, s.sequence, s.config.head_dim, "tn"),
@@ -34,7 +34,7 @@ def attention_forward(s: Shard) -> tuple[Launch, ...]:
 
 def attention_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of values, dropout, softmax, queries and keys."""
-    scores, dtype, width = score_count(s), s.implementation.dtype, s.config.head_dim
+    scores, dtype, width = score_count(s), s.dtype, s.config.head_dim
     return (
         product("attention.dropped.dgrad", s, s.sequence, s.sequence, width, "tn"),
         product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
@@ -66,7 +66,7 @@ def _shared(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch
 
 def keys_and_values(name: str, s: Shard, *, reads: float, writes: float) -> tuple[Launch, ...]:
     """A kernel each that moves keys and values, with ``reads`` and ``writes`` of a value for every query head."""
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.implementation.dtype
+    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
     return tuple(
         streaming("copy", f"attention.{part}.{name}", values, reads=reads, writes=writes, dtype=dtype)
         for part in ("key", "value")
@@ -77,18 +77,18 @@ def _biased(s: Shard) -> tuple[Launch, ...]:
     """ALiBi, which the product of queries and keys adds to: copied to where the scores will be, and read again."""
     if not s.config.alibi:
         return ()
-    return (streaming("add", "attention.alibi", score_count(s), reads=2, dtype=s.implementation.dtype),)
+    return (streaming("add", "attention.alibi", score_count(s), reads=2, dtype=s.dtype),)
 
 
 def kept_bytes(s: Shard) -> float:
     """Softmax, and of dropout its mask and the dropped-out scores, which the backward reads [bytes]."""
-    size = float(DTYPE_BYTES[s.implementation.dtype])
+    size = s.value_bytes
     return score_count(s) * (2.0 * size + 1.0 if s.implementation.dropout else size)
 
 
 def product(name: str, s: Shard, m: int, n: int, k: int, layout: str, dtype: str = "") -> Launch:
     """A product of every head of every sequence."""
-    batch, dtype = s.batch * s.heads, dtype or s.implementation.dtype
+    batch, dtype = s.batch * s.heads, dtype or s.dtype
     return Launch(Gemm(m, n, k, dtype=dtype, layout=layout, batch=batch, footprint_bytes=math.inf, name=name))
 
 

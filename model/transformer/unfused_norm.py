@@ -52,7 +52,7 @@ def forward(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
     if s.config.norm_formula == "centred":
         return _centred(name, s, rows, columns)
     return (
-        *to_fp32(f"{name}.widen", values, s.implementation.dtype),
+        *to_fp32(f"{name}.widen", values, s.dtype),
         elementwise(f"{name}.square", values),
         streaming("reduce", f"{name}.mean", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns),
         of_rows(f"{name}.epsilon", rows),
@@ -70,7 +70,7 @@ def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]
         for of in ("centre", "mean")
     )
     return (
-        *to_fp32(f"{name}.widen", values, s.implementation.dtype),
+        *to_fp32(f"{name}.widen", values, s.dtype),
         next(means),
         by_row(f"{name}.centred", values),
         elementwise(f"{name}.square", values),
@@ -85,7 +85,7 @@ def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]
 
 def _weighed(name: str, s: Shard, values: int, columns: int) -> tuple[Launch, ...]:
     """Values times the weight, and rounded."""
-    dtype = s.implementation.dtype
+    dtype = s.dtype
     narrow = from_fp32(f"{name}.round", values, dtype)
     if s.config.norm_formula == "rounded":
         return (*narrow, by_column(f"{name}.weighed", values, dtype))
@@ -103,14 +103,14 @@ def _shift(name: str, columns: int) -> Launch:
 
 def _by_weight(name: str, s: Shard, values: int) -> Launch:
     """Values in fp32 times a weight, which is of another type than they are."""
-    if s.implementation.dtype == "fp32":
+    if s.dtype == "fp32":
         return by_column(name, values, "fp32")
     return one_by_one("unary", name, values, MIXED, dtype="fp32")
 
 
 def _weighed_backward(name: str, s: Shard, rows: int, columns: int, completes: str) -> tuple[Launch, ...]:
     """Gradients of the weight and of the values that it multiplied, in fp32."""
-    values, dtype, formula = rows * columns, s.implementation.dtype, s.config.norm_formula
+    values, dtype, formula = rows * columns, s.dtype, s.config.norm_formula
     wide = "fp32" if formula != "rounded" else dtype
     widened = to_fp32(f"{name}.grad.widen", values, dtype)
     product = streaming("mul", f"{name}.gamma.product", values, reads=2, dtype=wide)
@@ -142,7 +142,7 @@ def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") 
         *(_negated_sum(f"{name}.grad.centred", rows, columns) if centred else ()),
         streaming("add", f"{name}.grad.branches", values, reads=2, dtype="fp32"),
         *(_centre_backward(f"{name}.grad.centre", rows, columns) if centred else ()),
-        *from_fp32(f"{name}.grad.round", values, s.implementation.dtype),
+        *from_fp32(f"{name}.grad.round", values, s.dtype),
     )
 
 

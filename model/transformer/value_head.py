@@ -27,7 +27,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def backward(s: Shard, completes: str) -> tuple[Launch, ...]:
     """Gradients of the head's one row, and of what it read."""
-    run, values = s.implementation, s.tokens * s.config.hidden
+    run, values = s.implementation, s.tokens * s.hidden
     return (
         streaming("fill", "head.grad.fill", s.tokens, reads=0, dtype=run.dtype),
         _read("head.wgrad", s, completes),
@@ -37,5 +37,5 @@ def backward(s: Shard, completes: str) -> tuple[Launch, ...]:
 
 def _read(name: str, s: Shard, completes: str = "") -> Launch:
     """A product of one row or column, which reads all positions once."""
-    values = s.tokens * s.config.hidden
-    return streaming("reduce", name, values, writes=0, dtype=s.implementation.dtype, completes=completes)
+    values = s.tokens * s.hidden
+    return streaming("reduce", name, values, writes=0, dtype=s.dtype, completes=completes)

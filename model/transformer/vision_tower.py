@@ -27,6 +27,7 @@ from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import Attention
 from joulecast.model.transformer import attention_kernel, autocast_linear, frozen, pytorch_norm
 from joulecast.model.transformer import eager_layer as eager
+from joulecast.model.transformer.linear import Linear
 from joulecast.model.transformer.row_operators import rounded
 
 #: How names of the kernels and parameters of tower, projector and what is between them and the text model begin.
@@ -97,9 +98,9 @@ def projector_sizes(vision: Vision) -> dict[str, int]:
 
 def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     """From pixels to the first layer's input."""
-    hidden, dtype, values = s.config.hidden, s.implementation.dtype, s.tokens * s.config.hidden
+    hidden, dtype, values = s.hidden, s.dtype, s.tokens * s.hidden
     launches = [rounded("patches.pixels.round", s.tokens * vision.patch_values)]
-    launches += autocast_linear.forward("patches", s, hidden, vision.patch_values, vision.patch_bias, wide=False)
+    launches += autocast_linear.forward(_patches(vision, s), s, wide=False)
     if vision.interpolated:
         launches += [
             streaming("embedding", "patches.positions", 4 * values, dtype=dtype, rows=4 * s.tokens, columns=hidden),
@@ -118,7 +119,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
 
 def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Launch, ...]:
     """Gradients of the first layers' weights; pixels take none."""
-    hidden, dtype, values = s.config.hidden, s.implementation.dtype, s.tokens * s.config.hidden
+    hidden, dtype, values = s.hidden, s.dtype, s.tokens * s.hidden
     launches: list[Launch] = []
     if vision.norm_before:
         kernels, sums = pytorch_norm.backward("patches.norm", s, accumulate)
@@ -128,15 +129,15 @@ def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Lau
         launches.append(order)
     if vision.positions:
         rows, whole = vision.positions + vision.class_token, 4.0 if vision.interpolated else 1.0
-        done = "" if accumulate else "positions.weight"
-        launches.append(
-            streaming("reduce", "positions.grad", whole * values, writes=rows / s.tokens, dtype=dtype, completes=done)
-        )
-        launches += eager.accumulation("positions.weight", rows * hidden, dtype, accumulate)
-    linear = autocast_linear.backward(
-        "patches", s, hidden, vision.patch_values, vision.patch_bias, accumulate, wide=False
-    )
-    return (*launches, *(one for one in linear if not one.operator.name.endswith(".dgrad")))
+        total = streaming("reduce", "positions.grad", whole * values, writes=rows / s.tokens, dtype=dtype)
+        launches += eager.gradient_of("positions.weight", total, rows * hidden, dtype, accumulate)
+    products = autocast_linear.backward(_patches(vision, s), s, accumulate, wide=False)
+    return (*launches, *(one for one in products if not one.operator.name.endswith(".dgrad")))
+
+
+def _patches(vision: Vision, s: Shard) -> Linear:
+    """The product of a patch's pixels."""
+    return Linear("patches", s.hidden, vision.patch_values, vision.patch_bias)
 
 
 def layer_called(launches: Iterable[Launch], vision: Vision, images: Images, s: Shard) -> Iterator[Launch]:
@@ -151,7 +152,7 @@ def layer_called(launches: Iterable[Launch], vision: Vision, images: Images, s: 
 
 def _one_by_one(launches: Iterable[Launch], images: Images, s: Shard) -> Iterator[Launch]:
     """Attention of one image or window after the other, and what joins their results."""
-    values, dtype = s.tokens * s.attention_width, s.implementation.dtype
+    values, dtype = s.tokens * s.attention_width, s.dtype
     for one in launches:
         if not isinstance(one.operator, Attention):
             yield one
@@ -168,7 +169,7 @@ def _one_by_one(launches: Iterable[Launch], images: Images, s: Shard) -> Iterato
 
 def _turned(launches: Iterable[Launch], s: Shard) -> Iterator[Launch]:
     """Additions to a stream whose values lie far apart, and copies of it for norms and their gradients."""
-    values, dtype = s.tokens * s.config.hidden, s.implementation.dtype
+    values, dtype = s.tokens * s.hidden, s.dtype
     norms = tuple(f"{norm}{way}" for norm in s.config.norms for way in ("", ".grad"))
     for one in launches:
         name = one.operator.name
@@ -208,7 +209,7 @@ def projected_backward(
 
 def _put(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ...]:
     """Rows put in the places of tokens; those of further projectors added to the stream behind a layer each."""
-    dtype, size, values = s.implementation.dtype, 2.0, float(tokens * hidden)
+    dtype, size, values = s.dtype, 2.0, float(tokens * hidden)
     rows = _projected(vision, s).tokens
     first = (
         streaming("unary", "images.clone", values, dtype=dtype),
@@ -225,7 +226,7 @@ def _put(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ..
 
 def _taken(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ...]:
     """Gradients of rows among those of all tokens, which take none from there."""
-    dtype, values = s.implementation.dtype, float(tokens * hidden)
+    dtype, values = s.dtype, float(tokens * hidden)
     first = (
         streaming("unary", "images.grad.fill", values, reads=1.5, dtype=dtype),
         streaming("unary", "images.grad.take", values, reads=SCATTERED / 2.0, writes=0.5, dtype=dtype),
@@ -251,34 +252,33 @@ def _projector_forward(vision: Vision, s: Shard, index: int) -> tuple[Launch, ..
     of, name, rows = vision.projector, _name(index), _projected(vision, s)
     launches: list[Launch] = []
     if of.pooled:
-        values = s.tokens * s.config.hidden
-        launches.append(streaming("copy", f"{name}.turn", values, dtype=s.implementation.dtype))
-        launches.append(
-            streaming("reduce", f"{name}.pool", values, writes=vision.merge**-2, dtype=s.implementation.dtype)
-        )
+        values = s.tokens * s.hidden
+        launches.append(streaming("copy", f"{name}.turn", values, dtype=s.dtype))
+        launches.append(streaming("reduce", f"{name}.pool", values, writes=vision.merge**-2, dtype=s.dtype))
     if of.norm:
         launches += pytorch_norm.forward(f"{name}.norm", _normed(vision, s))
     for product, outputs, inputs in of.products:
-        wide = product == "join"
-        launches += autocast_linear.forward(f"{name}.{product}", rows, outputs, inputs, of.bias, wide=wide)
+        layer = Linear(f"{name}.{product}", outputs, inputs, of.bias)
+        launches += autocast_linear.forward(layer, rows, wide=product == "join" and pytorch_norm.gives_fp32(s))
         if product == "join":
-            launches.append(streaming("gelu", f"{name}.gelu", rows.tokens * outputs, dtype=s.implementation.dtype))
+            launches.append(streaming("gelu", f"{name}.gelu", rows.tokens * outputs, dtype=s.dtype))
     if vision.window:
         values = rows.tokens * of.outputs
-        launches.append(streaming("embedding", f"{name}.order", values, dtype=s.implementation.dtype, rows=rows.tokens))
+        launches.append(streaming("embedding", f"{name}.order", values, dtype=s.dtype, rows=rows.tokens))
     return tuple(launches)
 
 
 def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, accumulate: bool) -> tuple[Launch, ...]:
-    of, name, rows, dtype = vision.projector, _name(index), _projected(vision, s), s.implementation.dtype
+    of, name, rows, dtype = vision.projector, _name(index), _projected(vision, s), s.dtype
     launches: list[Launch] = []
     first = of.products[0][0]
     for product, outputs, inputs in reversed(of.products):
-        linear = autocast_linear.backward(
-            f"{name}.{product}", rows, outputs, inputs, of.bias, accumulate, wide=product == "join"
+        layer = Linear(f"{name}.{product}", outputs, inputs, of.bias)
+        products = autocast_linear.backward(
+            layer, rows, accumulate, wide=product == "join" and pytorch_norm.gives_fp32(s)
         )
         stops = product == first and not of.norm and not images.trains_tower
-        launches += (one for one in linear if not (stops and one.operator.name.endswith(".dgrad")))
+        launches += (one for one in products if not (stops and one.operator.name.endswith(".dgrad")))
         if product != first:
             values = rows.tokens * inputs
             launches.append(streaming("gelu_backward", f"{name}.gelu.grad", values, reads=2, dtype=dtype))
@@ -286,7 +286,7 @@ def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, ac
         kernels, sums = pytorch_norm.backward(f"{name}.norm", _normed(vision, s), accumulate)
         launches += (*kernels, *sums)
     if of.pooled and images.trains_tower:
-        values = s.tokens * s.config.hidden
+        values = s.tokens * s.hidden
         launches.append(streaming("unary", f"{name}.pool.grad", values, reads=vision.merge**-2, dtype=dtype))
         launches.append(streaming("copy", f"{name}.grad.turn", values, dtype=dtype))
     return tuple(launches) if images.trains_projector else frozen.without_weight_gradients(launches)

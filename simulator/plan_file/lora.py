@@ -8,7 +8,7 @@ from joulecast.errors import NotYetError
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.lora import Lora
-from joulecast.model.transformer.modules_layer import linears
+from joulecast.model.transformer.linear import linears
 from joulecast.simulator.plan_file.precisions import compute_dtype
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _targets(written: str | list[str], model: ModelConfig, source: Source) -> tu
 def module_names(model: ModelConfig) -> dict[str, str]:
     """Names in transformers of a layer's products, each with ours, in the layer's order."""
     alone = shard(model, Implementation(modules="transformers"), 1, 1)
-    products = [name for name, _, _ in linears(alone)]
+    products = [one.name for one in linears(alone)]
     joint_up = "up" in products and "gate" not in products and model.gated_mlp
     theirs = {ours: name for name, ours in NAMES.items() if (name == "gate_up_proj") == joint_up or ours != "up"}
     return {theirs[name]: name for name in products}
@@ -102,7 +102,8 @@ def adapter_weights(plan: Plan) -> int | None:
     if lora is None:
         return None
     of_layer = linears(shard(model, Implementation(modules="transformers"), 1, 1))
-    return model.layers * sum(sum(lora.elements(*size)) for name, *size in of_layer if name in lora.targets)
+    adapted = (one for one in of_layer if one.name in lora.targets)
+    return model.layers * sum(sum(lora.elements(one.outputs, one.inputs)) for one in adapted)
 
 
 def lora_assumptions(plan: Plan) -> tuple[str, ...]:

@@ -168,8 +168,8 @@ class ImplementationTable(Table):
     dataloader_num_workers: int | None = Field(
         None,
         ge=0,
-        description="Processes that make batches beside the Trainer. 0: the Trainer's own makes them of Python's lists, "
-        "while the GPU waits. Default: batches are there, or tensors.",
+        description="Processes that make batches beside the Trainer. 0: its own makes them of Python's lists while the "
+        "GPU waits. Default: batches are there, or tensors.",
     )
     optimizer: Optimizer = Field(
         "adamw",

@@ -277,3 +277,15 @@ def test_autocast_takes_layer_norms_in_fp32() -> None:
     assert {"norm1.grad.round", "qkv.dgrad.widen"} <= set(backward) and "qkv.lora.grad.round" not in backward
     assert not any("norm1.widen" in name for name in names(step.layer_forward(config, plain, 1, TOKENS)))
     assert "query.lora.widen" in names(step.layer_forward(LLAMA, run(dtype="fp32"), 1, TOKENS))  # RMSNorm gives bf16
+
+
+def test_autocast_squares_in_fp32_what_the_last_product_then_rounds() -> None:
+    """``torch.square`` is a power, which autocast takes in fp32 though Nemotron's norms give the products' type."""
+    config = load_model("nemotron-4-15b")
+    for targets in (("query",), ("query", "down")):
+        size = (config, run(*targets, dtype="fp32"), 1, TOKENS)
+        forward, backward = names(step.layer_forward(*size)), names(step.layer_backward(*size))
+        assert "down.round" in forward and "down.lora.widen" not in forward
+        assert "down.dgrad.widen" in backward and "down.lora.grad.round" not in backward
+        assert "query.lora.widen" in forward and "up.round" not in forward
+    assert "down.round" not in names(step.layer_forward(config, run("query"), 1, TOKENS))

@@ -16,7 +16,7 @@ from joulecast.model.memory.footprint import memory_footprint
 from joulecast.model.memory.lora_kept import gradient_bytes
 from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.pipeline_rank import PipelineRank
-from joulecast.model.memory.states import StateShards
+from joulecast.model.memory.states import StateShards, Whole
 
 LLAMA = load_model("llama-3.2-1b")
 EAGER = Implementation(drops_gradients=True)
@@ -111,16 +111,16 @@ def test_gradients_that_are_dropped_add_up_beside_buckets() -> None:
 )
 def test_what_is_gathered_at_the_fullest_moment(transient: float, ends: float, expected: float) -> None:
     one = micro_batch(ends=ends * 1e9)
-    assert gathered_at_peak((4e9, 8e9, 12e9), transient * 1e9, one, ONLY) == pytest.approx(expected * 1e9)
+    assert gathered_at_peak(Whole(4e9, 8e9, 12e9), transient * 1e9, one, ONLY) == pytest.approx(expected * 1e9)
 
 
 def test_what_is_gathered_elsewhere() -> None:
     """A stage without a head sees no loss; Megatron has two layers whole at once."""
     first = PipelineRank([8], stage=0, stages=2)
-    assert gathered_at_peak((4e9, 8e9, 12e9), 6e9, micro_batch(), first) == pytest.approx(10e9)
-    assert gathered_at_peak((4e9, 8e9, 9e9), 6e9, micro_batch(), first) == pytest.approx(8e9)
+    assert gathered_at_peak(Whole(4e9, 8e9, 12e9), 6e9, micro_batch(), first) == pytest.approx(10e9)
+    assert gathered_at_peak(Whole(4e9, 8e9, 9e9), 6e9, micro_batch(), first) == pytest.approx(8e9)
     megatron = micro_batch(Implementation(framework="megatron"))
-    assert gathered_at_peak((4e9, 8e9, 12e9), 6e9, megatron, ONLY) == pytest.approx(20e9)
+    assert gathered_at_peak(Whole(4e9, 8e9, 12e9), 6e9, megatron, ONLY) == pytest.approx(20e9)
 
 
 @pytest.mark.parametrize(
@@ -155,5 +155,5 @@ def test_a_heads_gradient_that_the_forward_made_stays_while_layers_go() -> None:
     """FSDP holds it whole until the end; only the rest of what the head kept is freed by a layer's backward."""
     run = replace(EAGER, modules="transformers", gathered=True)
     fused = replace(run, liger=("fused_linear_cross_entropy",))
-    plain, liger = (gathered_at_peak((1e9, 9e9, 0.0), 7e9, micro_batch(one), ONLY) for one in (run, fused))
+    plain, liger = (gathered_at_peak(Whole(1e9, 9e9, 0.0), 7e9, micro_batch(one), ONLY) for one in (run, fused))
     assert liger - plain == pytest.approx(HEAD * 1e9)
