@@ -65,6 +65,13 @@ def test_cudnn_is_faster_than_flash_attention_2(h200):
         assert 1.5 < slow / fast < 2.5
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_flash_attention_1_runs_at_half_the_pace(h200, back):
+    """Dao, arXiv 2307.08691: the second is about twice as fast."""
+    first, second = (work(h200, backend=f"flash-attention-{n}", sequence=16384, back=back).cycles[0] for n in (1, 2))
+    assert first / second == pytest.approx(2.0, rel=0.01)
+
+
 def test_narrow_heads_use_the_units_less(h200):
     """At equal work (twice the heads, half as wide) heads of 64 take longer, by ``narrow``."""
     wide, narrow = work(h200, heads=np.array([32, 64]), head_dim=np.array([128, 64]), sequence=131072).cycles
