@@ -95,6 +95,8 @@ def test_grouped_queries_move_less(h200):
     size = 4096 * 128 * 2
     assert grouped == pytest.approx(size * (2 * 32 + 2 * 8))
     assert own == pytest.approx(size * (2 * 32 + 2 * 32))
+    back = work(h200, back=True).hbm_bytes[0]  # Q, O and dO, dQ and its sums in fp32; K, V and their gradients
+    assert back == pytest.approx(size * ((4 + 3 * 2) * 32 + 4 * 8))
 
 
 def test_heads_and_batch_are_alike(h200):

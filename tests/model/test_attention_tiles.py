@@ -159,6 +159,17 @@ def test_a_backward_step_is_five_products_scores_and_what_is_added_up(h200):
     assert found["core_cycles"] == pytest.approx(steps * step * own["alone"] + ends)
 
 
+def test_one_stage_leaves_a_part_of_a_backward_step_exposed(h200):
+    without = h200.with_values({"kernel.tile_attention_backward.exposed_stage": 0.0})
+    one, two, three = (
+        attend(64, 64, warps=4, stages=s, head_dim=64, causal=False, direction="backward") for s in (1, 2, 3)
+    )
+    ends = h200["kernel.tile_gemm.tile_overhead_cycles"]
+    longer = (lowered(one, h200)["core_cycles"] - ends) / (lowered(one, without)["core_cycles"] - ends)
+    assert longer == pytest.approx(1.0 + estimate(h200, "kernel.tile_attention_backward.exposed_stage"))
+    assert all(lowered(more, h200) == lowered(more, without) for more in (two, three))
+
+
 @pytest.mark.parametrize(("head_dim", "stages"), [(128, 2), (96, 1), (64, 1)])
 def test_what_spills_backward_lies_in_one_cache_or_the_other(h200, head_dim, stages):
     """Registers are written and read, twice as many as lack; the first-level cache has what fits, L2 the rest."""
@@ -173,7 +184,12 @@ def test_what_spills_backward_lies_in_one_cache_or_the_other(h200, head_dim, sta
     )
     assert near + far - 2 * none == pytest.approx(steps * moved * 1e-12)
     room = max(h200.device["shared_memory_per_sm_bytes"] - blocks.shared_bytes[0], 0)
-    assert near - none == pytest.approx(steps * min(moved, 2 * room) * 1e-12)
+    close = min(moved, 2 * room)
+    assert near - none == pytest.approx(steps * close * 1e-12)
+    key = "kernel.tile_gemm.register_bytes_per_sm_cycle"
+    slow, fast = (lowered(operator, h200.with_values({key: rate}))["core_cycles"] for rate in (10.0, 20.0))
+    ends = BATCH * HEADS * 22 * estimate(h200, "kernel.tile_attention_backward.steps_of_block")  # of 4,096 by 192 keys
+    assert slow - fast == pytest.approx((steps + ends) / h200.sm_count * close * (1 / 10 - 1 / 20))
 
 
 def test_what_a_block_needs(h200):

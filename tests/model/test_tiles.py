@@ -184,9 +184,10 @@ def test_partial_sums_are_written_and_read_in_fp32(h200):
     assert one < two
 
 
-def test_partial_sums_cost_their_energy_in_l2(h200):
-    whole, parted = lower([split(1024, 1024, 16384, parts) for parts in (1, 4)], h200).onchip_j
-    assert parted - whole == pytest.approx(8.0 * 1024**2 * 4 * h200["power.l2_pj_per_byte"] * 1e-12)
+def test_partial_sums_cost_their_energy_in_l2_and_a_launch(h200):
+    costs = lower([split(1024, 1024, 16384, parts) for parts in (1, 4)], h200)
+    assert np.diff(costs.fixed_s) == pytest.approx(estimate(h200, "kernel.tile_gemm.sum_fixed_s"))  # one more kernel
+    assert np.diff(costs.onchip_j) == pytest.approx(8.0 * 1024**2 * 4 * h200["power.l2_pj_per_byte"] * 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +227,14 @@ def split(m, n, k, parts):
 def test_operands_that_are_not_staged_are_loaded_by_every_warp(h200):
     staged, own_loads = (Gemm(4096, 4096, 4096, tile=Tile(128, 128, 64, 8, 3, staged=s)) for s in (True, False))
     assert cycles(h200, own_loads)[0] > 1.5 * cycles(h200, staged)[0]
+    loads = 8 * (32 + 64) * 2.0  # of each K: eight warps lie four down and two across, each on 32 rows and 64 columns
+    longer = cycles(h200, replace(own_loads, k=8192))[0] - cycles(h200, own_loads)[0]
+    assert longer == pytest.approx(
+        1024 / SMS * 4096 * loads / estimate(h200, "kernel.tile_gemm.register_bytes_per_sm_cycle")
+    )
     energy = lower([staged, own_loads], h200).onchip_j
-    assert energy[1] > energy[0]
+    near = 1024 * 4096 * loads * estimate(h200, "power.tile_spill_pj_per_byte") * 1e-12
+    assert energy[1] - energy[0] == pytest.approx(near)
 
 
 def test_rows_in_shared_memory_free_registers_and_cost_energy(h200):
