@@ -79,6 +79,9 @@ def test_rounds_never_end_before_the_work_is_done(heads):
     assert 0.4 < alone.busy_share[0] <= 1.0
     assert all(0.3 < one.busy_share[0] <= 1.0 for one in pair)
     assert alone.cycles[0] >= work(heads, 1, deterministic=0).cycles[0] * 0.8
+    after = [work(heads, 1, sequence=1024, keys=keys) for keys in (1024, 4096)]  # one after the other
+    assert sum(one.cycles[0] for one in pair) <= sum(one.cycles[0] for one in after)
+    assert pair[0].busy_share[0] == 1.0  # the shorter one fills what the longer one leaves
 
 
 def test_forwards_are_as_fast_as_ever():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -22,6 +21,8 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.model.transformer import liger_kernels, liger_loss
 
+#: Errors of rows [%] by kernel and use.
+Errors = dict[tuple[str, str], list[float]]
 RECORDED = ROOT / "validate" / "recorded" / "liger"
 #: A line of the page's table: a kernel, and for each use its mean error, rows, and largest error [%].
 TOLD = re.compile(r"([\d.]+) \((\d+), at most (\d+)\)")
@@ -52,8 +53,8 @@ def launch(kernel: str, sizes: list[int], dtype: str) -> Launch:
     return (liger_kernels.gate_backward if more else liger_kernels.gate_forward)(gate, joint=False)[0]
 
 
-@cache
-def errors() -> dict[tuple[str, str], list[float]]:
+@pytest.fixture(scope="module")
+def errors() -> Errors:
     """Errors of the time at the clock that was read [%], by kernel and use."""
     gpu, found = gpu_model(load_gpu("h200-sxm")), defaultdict(list)
     for row in csv_rows(RECORDED / "kernels.csv"):
@@ -76,12 +77,12 @@ def told() -> dict[tuple[str, str], tuple[float, int, float]]:
     return found
 
 
-def test_the_page_tells_of_every_row() -> None:
-    assert {key: count for key, (_, count, _) in told().items()} == {key: len(rows) for key, rows in errors().items()}
+def test_the_page_tells_of_every_row(errors: Errors) -> None:
+    assert {key: count for key, (_, count, _) in told().items()} == {key: len(rows) for key, rows in errors.items()}
 
 
 @pytest.mark.parametrize(("kernel", "use"), told())
-def test_kernels_are_met_as_the_page_says(kernel: str, use: str) -> None:
+def test_kernels_are_met_as_the_page_says(errors: Errors, kernel: str, use: str) -> None:
     mean, _, most = told()[kernel, use]
-    found = np.abs(errors()[kernel, use])
+    found = np.abs(errors[kernel, use])
     assert found.mean() < mean + 0.2 and found.max() < most + 1.0
