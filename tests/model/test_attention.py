@@ -41,8 +41,9 @@ def test_cycles_grow_with_the_square_of_a_long_sequence(h200):
     assert long / short == pytest.approx(4.0, rel=0.02)
 
 
-def test_part_of_a_block_costs_a_whole_one(h200):
-    exact, more, next_block = work(h200, sequence=np.array([1024, 1025, 1024 + BLOCK])).cycles
+@pytest.mark.parametrize("backend", ["cudnn", "flash-attention-2"])
+def test_part_of_a_block_costs_a_whole_one(h200, backend):
+    exact, more, next_block = work(h200, sequence=np.array([1024, 1025, 1024 + BLOCK]), backend=backend).cycles
     assert more == next_block > exact
 
 
@@ -184,6 +185,14 @@ def test_energy_follows_the_executed_operations(h200):
     assert 0.5 < causal / full < 0.6
     fewer, more = lower([Attention(b, 32, 8, 4096, 128) for b in (1, 3)], h200).tensor_j
     assert more == pytest.approx(3 * fewer)
+
+
+def test_a_description_tells_the_energy_of_heads_of_128(h200):
+    """Of long sequences, whose masked squares are few."""
+    for direction in ("forward", "backward"):
+        one = Attention(1, 32, 8, 65536, 128, direction=direction)
+        per_flop = lower([one], h200).tensor_j[0] / one.flops * 1e12
+        assert per_flop == pytest.approx(h200[f"power.attention_pj_per_flop.cudnn.{direction}"], rel=0.01)
 
 
 def test_cudnn_under_transformer_engine_is_faster_where_there_is_cudnn():

@@ -84,6 +84,14 @@ def test_rounds_never_end_before_the_work_is_done(heads):
     assert pair[0].busy_share[0] == 1.0  # the shorter one fills what the longer one leaves
 
 
+@pytest.mark.parametrize("sequence", [27 * 128, 27 * 128 - 1])
+def test_the_first_of_so_many_thread_blocks_has_most_to_do(sequence):
+    """Four heads of 27 blocks on 108 SMs: the first block of keys meets all 27 of queries, the mean 14."""
+    begins = gpu_model(load_gpu("a100-sxm-40gb"))["kernel.attention.flash-attention-2.backward.block_overhead"]
+    found = work(1, 4, sequence=sequence, keys=sequence)
+    assert found.busy_share[0] == pytest.approx((14 + begins) / (27 + begins))
+
+
 def test_forwards_are_as_fast_as_ever():
     assert work(8, 3, direction="forward").cycles == work(8, 3, deterministic=0, direction="forward").cycles
 

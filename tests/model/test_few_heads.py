@@ -34,6 +34,12 @@ def test_keys_are_split_until_the_places_are_filled():
     assert 0.85 * 128 <= key_splits(np.ones(1), few, many, np.array([128.0]), SMS)[0] <= 128  # as many as there may be
 
 
+def test_a_part_of_a_block_takes_the_place_of_a_whole_one():
+    for heads in (1, 2, 3):
+        whole = 128 * np.arange(1, 60)
+        assert np.array_equal(splits(heads, whole), splits(heads, whole - 63))
+
+
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_splits_fill_as_well_as_the_rule_says(head_dim):
     for heads in range(1, 5):
