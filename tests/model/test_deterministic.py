@@ -12,6 +12,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.attention import AttentionShapes, attention_work
+from joulecast.model.kernels.operators import Attention
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -45,6 +46,16 @@ def test_what_adds_into_a_buffer_is_not_filled():
     assert "up.dgrad.empty" in names
     assert not {"up.wgrad.empty", "norm1.grad.join.empty", "gate.silu.grad.empty", "up.grad.all_reduce.empty"} & names
     assert all(filled_values(one.operator) == 0.0 for one in launches if one.operator.name.endswith(".wgrad"))
+
+
+def test_attention_fills_its_result_or_gradients_and_what_they_are_summed_from():
+    """In two-byte values: dQ and its sums in fp32; dK and dV, of shared keys also one for each head of queries."""
+    forward = Attention(2, 8, 2, 1024, 64, kv_sequence=4096, direction="forward")
+    queries, keys = 2 * 1024 * 8 * 64, 2 * 2 * 4096 * 64
+    assert filled_values(forward) == queries
+    shared = replace(forward, direction="backward")
+    assert filled_values(shared) == queries + 2 * queries + keys * 2 + keys * 8
+    assert filled_values(replace(shared, kv_heads=8)) == queries + 2 * queries + keys * 8
 
 
 def test_flash_attention_of_gathered_sequences_is_handed_copies():
