@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from joulecast.errors import InputError
 from joulecast.model.framework.launches import Launch
-from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Scan, Streaming
+from joulecast.model.kernels.operators import Attention, Gemm, Operator, Scan, Streaming
 
 
 def shares(part: tuple[Launch, ...], count: int) -> tuple[Launch, ...]:
@@ -38,9 +38,7 @@ def _share(operator: Operator, count: int) -> Operator:
         raise InputError(
             "a scan cannot be shared by parts of a micro-batch", key="overlap.ep_comm", remedy="Set it to false."
         )
-    if isinstance(operator, Collective):
-        return replace(operator, bytes=operator.bytes / count, rows=operator.rows / count)
-    return replace(operator, bytes=operator.bytes / count)
+    return replace(operator, bytes=operator.bytes / count, rows=operator.rows / count)
 
 
 def _share_of_attention(operator: Attention, count: int) -> Attention:

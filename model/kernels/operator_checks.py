@@ -79,9 +79,10 @@ def _check_documents(attention: Attention) -> None:
     if documents is None:
         return
     _kind_of(attention, "documents", Documents)
-    lengths = [length for length, count in documents.pieces if count > 0 and length > 0]
-    if not lengths or len(lengths) < len(documents.pieces) or max(lengths) > attention.sequence:
-        remedy = "Give pairs of a length, of the sequence's at most, and how many documents are as long."
+    there = all(count > 0 and 0 < length <= attention.sequence for length, count in documents.pieces)
+    tokens = sum(length * count for length, count in documents.pieces)
+    if not there or not 0 < tokens <= attention.sequence * (1.0 + 1e-6):
+        remedy = "Give pairs of a length and how many documents are as long, together no longer than the sequence."
         raise InputError(f"documents of {attention.sequence} tokens", key="documents", remedy=remedy)
     for field in ("deterministic", "tile"):
         if getattr(attention, field):

@@ -41,8 +41,9 @@ def test_cycles_grow_with_the_square_of_a_long_sequence(h200):
     assert long / short == pytest.approx(4.0, rel=0.02)
 
 
-def test_part_of_a_block_costs_a_whole_one(h200):
-    exact, more, next_block = work(h200, sequence=np.array([1024, 1025, 1024 + BLOCK])).cycles
+@pytest.mark.parametrize("backend", ["cudnn", "flash-attention-2"])
+def test_part_of_a_block_costs_a_whole_one(h200, backend):
+    exact, more, next_block = work(h200, sequence=np.array([1024, 1025, 1024 + BLOCK]), backend=backend).cycles
     assert more == next_block > exact
 
 
@@ -63,6 +64,13 @@ def test_cudnn_is_faster_than_flash_attention_2(h200):
     for back in (False, True):
         slow, fast = (work(h200, backend=b, back=back).cycles[0] for b in ("flash-attention-2", "cudnn"))
         assert 1.5 < slow / fast < 2.5
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_flash_attention_1_runs_at_half_the_pace(h200, back):
+    """Dao, arXiv 2307.08691: the second is about twice as fast."""
+    first, second = (work(h200, backend=f"flash-attention-{n}", sequence=16384, back=back).cycles[0] for n in (1, 2))
+    assert first / second == pytest.approx(2.0, rel=0.01)
 
 
 def test_narrow_heads_use_the_units_less(h200):
@@ -88,6 +96,8 @@ def test_grouped_queries_move_less(h200):
     size = 4096 * 128 * 2
     assert grouped == pytest.approx(size * (2 * 32 + 2 * 8))
     assert own == pytest.approx(size * (2 * 32 + 2 * 32))
+    back = work(h200, back=True).hbm_bytes[0]  # Q, O and dO, dQ and its sums in fp32; K, V and their gradients
+    assert back == pytest.approx(size * ((4 + 3 * 2) * 32 + 4 * 8))
 
 
 def test_heads_and_batch_are_alike(h200):
@@ -175,6 +185,14 @@ def test_energy_follows_the_executed_operations(h200):
     assert 0.5 < causal / full < 0.6
     fewer, more = lower([Attention(b, 32, 8, 4096, 128) for b in (1, 3)], h200).tensor_j
     assert more == pytest.approx(3 * fewer)
+
+
+def test_a_description_tells_the_energy_of_heads_of_128(h200):
+    """Of long sequences, whose masked squares are few."""
+    for direction in ("forward", "backward"):
+        one = Attention(1, 32, 8, 65536, 128, direction=direction)
+        per_flop = lower([one], h200).tensor_j[0] / one.flops * 1e12
+        assert per_flop == pytest.approx(h200[f"power.attention_pj_per_flop.cudnn.{direction}"], rel=0.01)
 
 
 def test_cudnn_under_transformer_engine_is_faster_where_there_is_cudnn():

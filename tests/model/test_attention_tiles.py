@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from joulecast.model.kernels.attention_tiles import attention_blocks, attention_steps, lower_tiled_attention
+from joulecast.model.kernels.occupancy import spilled_registers
 from joulecast.model.kernels.operators import Attention, Tile
 from joulecast.model.kernels.tile_estimates import estimate
 
@@ -137,6 +138,58 @@ def test_fewer_stages_leave_loads_exposed(h200):
     one, two, three, four = (lowered(attend(stages=s, causal=False), h200)["core_cycles"] for s in (1, 2, 3, 4))
     assert three == four
     assert one - two == pytest.approx(two - three, rel=0.01) and two > 1.02 * three
+    loads = 2 * 64 * DIM * 2  # keys and values of a step, on an SM's eight blocks of 64 steps
+    assert two - three == pytest.approx(
+        8 * 64 * loads / estimate(h200, "kernel.tile_attention.exposed_bytes_per_sm_cycle")
+    )
+
+
+def test_a_backward_step_is_five_products_scores_and_what_is_added_up(h200):
+    """One block of 128 keys on an SM, two stages: nothing is exposed, but nothing runs beside it either."""
+    found = lowered(attend(128, 128, stages=2, head_dim=64, causal=False, direction="backward"), h200)
+    own = {
+        name: estimate(h200, f"kernel.tile_attention_backward.{name}")
+        for name in ("cycles_per_score", "cycles_per_walked_value", "alone", "steps_of_block")
+    }
+    rate = h200.flops_per_cycle("bf16") / h200.sm_count * estimate(h200, "kernel.tile_attention.eta")
+    products = 5 * 2 * 128 * 128 * 64 / rate
+    step = products + own["cycles_per_score"] * 128 * 128 + own["cycles_per_walked_value"] * 128 * 64
+    steps = BATCH * HEADS * 32 * (32 + own["steps_of_block"]) / h200.sm_count
+    ends = h200["kernel.tile_gemm.tile_overhead_cycles"]
+    assert found["core_cycles"] == pytest.approx(steps * step * own["alone"] + ends)
+
+
+def test_one_stage_leaves_a_part_of_a_backward_step_exposed(h200):
+    without = h200.with_values({"kernel.tile_attention_backward.exposed_stage": 0.0})
+    one, two, three = (
+        attend(64, 64, warps=4, stages=s, head_dim=64, causal=False, direction="backward") for s in (1, 2, 3)
+    )
+    ends = h200["kernel.tile_gemm.tile_overhead_cycles"]
+    longer = (lowered(one, h200)["core_cycles"] - ends) / (lowered(one, without)["core_cycles"] - ends)
+    assert longer == pytest.approx(1.0 + estimate(h200, "kernel.tile_attention_backward.exposed_stage"))
+    assert all(lowered(more, h200) == lowered(more, without) for more in (two, three))
+
+
+@pytest.mark.parametrize(("head_dim", "stages"), [(128, 2), (96, 1), (64, 1)])
+def test_what_spills_backward_lies_in_one_cache_or_the_other(h200, head_dim, stages):
+    """Registers are written and read, twice as many as lack; the first-level cache has what fits, L2 the rest."""
+    operator = attend(128, 192, stages=stages, head_dim=head_dim, direction="backward", causal=False)
+    blocks = attention_blocks([operator], h200)
+    moved = 2 * (spilled_registers(blocks, h200)[0] - 45) * blocks.threads[0] * 8
+    steps = BATCH * HEADS * attention_steps([operator]).steps[0]
+    keys = ("power.tile_spill_pj_per_byte", "power.l2_pj_per_byte")
+    none, near, far = (
+        lowered(operator, h200.with_values(dict(zip(keys, each, strict=True))))["onchip_j"]
+        for each in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+    )
+    assert near + far - 2 * none == pytest.approx(steps * moved * 1e-12)
+    room = max(h200.device["shared_memory_per_sm_bytes"] - blocks.shared_bytes[0], 0)
+    close = min(moved, 2 * room)
+    assert near - none == pytest.approx(steps * close * 1e-12)
+    key = "kernel.tile_gemm.register_bytes_per_sm_cycle"
+    slow, fast = (lowered(operator, h200.with_values({key: rate}))["core_cycles"] for rate in (10.0, 20.0))
+    ends = BATCH * HEADS * 22 * estimate(h200, "kernel.tile_attention_backward.steps_of_block")  # of 4,096 by 192 keys
+    assert slow - fast == pytest.approx((steps + ends) / h200.sm_count * close * (1 / 10 - 1 / 20))
 
 
 def test_what_a_block_needs(h200):

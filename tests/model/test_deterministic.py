@@ -12,6 +12,7 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.attention import AttentionShapes, attention_work
+from joulecast.model.kernels.operators import Attention
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
@@ -47,6 +48,16 @@ def test_what_adds_into_a_buffer_is_not_filled():
     assert all(filled_values(one.operator) == 0.0 for one in launches if one.operator.name.endswith(".wgrad"))
 
 
+def test_attention_fills_its_result_or_gradients_and_what_they_are_summed_from():
+    """In two-byte values: dQ and its sums in fp32; dK and dV, of shared keys also one for each head of queries."""
+    forward = Attention(2, 8, 2, 1024, 64, kv_sequence=4096, direction="forward")
+    queries, keys = 2 * 1024 * 8 * 64, 2 * 2 * 4096 * 64
+    assert filled_values(forward) == queries
+    shared = replace(forward, direction="backward")
+    assert filled_values(shared) == queries + 2 * queries + keys * 2 + keys * 8
+    assert filled_values(replace(shared, kv_heads=8)) == queries + 2 * queries + keys * 8
+
+
 def test_flash_attention_of_gathered_sequences_is_handed_copies():
     """Of several sequences, and not with cuDNN, which takes positions first."""
     split = replace(RUN, context_parallel=2, cp_comm_type="all_gather", tensor_parallel=4)
@@ -79,6 +90,17 @@ def test_rounds_never_end_before_the_work_is_done(heads):
     assert 0.4 < alone.busy_share[0] <= 1.0
     assert all(0.3 < one.busy_share[0] <= 1.0 for one in pair)
     assert alone.cycles[0] >= work(heads, 1, deterministic=0).cycles[0] * 0.8
+    after = [work(heads, 1, sequence=1024, keys=keys) for keys in (1024, 4096)]  # one after the other
+    assert sum(one.cycles[0] for one in pair) <= sum(one.cycles[0] for one in after)
+    assert pair[0].busy_share[0] == 1.0  # the shorter one fills what the longer one leaves
+
+
+@pytest.mark.parametrize("sequence", [27 * 128, 27 * 128 - 1])
+def test_the_first_of_so_many_thread_blocks_has_most_to_do(sequence):
+    """Four heads of 27 blocks on 108 SMs: the first block of keys meets all 27 of queries, the mean 14."""
+    begins = gpu_model(load_gpu("a100-sxm-40gb"))["kernel.attention.flash-attention-2.backward.block_overhead"]
+    found = work(1, 4, sequence=sequence, keys=sequence)
+    assert found.busy_share[0] == pytest.approx((14 + begins) / (27 + begins))
 
 
 def test_forwards_are_as_fast_as_ever():

@@ -23,15 +23,10 @@ def of(*lengths):
 
 def squares_one_by_one(lengths, size, window=10**6):
     """Squares of a grid over the whole sequence that hold a pair of positions of one document."""
-    document = np.repeat(np.arange(len(lengths)), lengths)
-    met = set()
-    for query in range(len(document)):
-        first = query - query % size
-        for key in {max(0, k) for k in range(0, first + 1, size)}:
-            keys = np.arange(max(key, query - window + 1), min(key + size, query + 1))
-            if (document[keys] == document[query]).any():
-                met.add((query // size, key // size))
-    return len(met)
+    document, position = np.repeat(np.arange(len(lengths)), lengths), np.arange(sum(lengths))
+    behind = np.subtract.outer(position, position)
+    seen = (document[:, None] == document) & (behind >= 0) & (behind < window)
+    return int(seen.reshape(len(seen) // size, size, -1, size).any(axis=(1, 3)).sum())
 
 
 def test_pairs_and_blocks_of_three_documents_by_hand():
@@ -173,6 +168,10 @@ def test_a_rank_with_more_to_do_has_more_documents():
         ({"documents": ((512.0, 2.0),)}, "documents"),
         ({"documents": Documents(())}, "documents"),
         ({"documents": Documents(((2048.0, 1.0),))}, "documents"),
+        ({"documents": Documents(((256.0, 1.0), (2048.0, 0.1)))}, "documents"),
+        ({"documents": Documents(((512.0, 2.1),))}, "documents"),
+        ({"documents": Documents(((256.0, 0.0), (512.0, 1.0)))}, "documents"),
+        ({"documents": Documents(((0.0, 1.0), (512.0, 1.0)))}, "documents"),
         ({"documents": Documents(((512.0, 2.0),)), "tile": jc.Tile(128, 64)}, "tile"),
         ({"documents": Documents(((512.0, 2.0),)), "causal": False}, "documents"),
     ],

@@ -9,7 +9,9 @@ from joulecast.errors import InputError
 from joulecast.model.cluster.extremes import slowest_of, spread_of_slowest
 from joulecast.model.cluster.fabric import ClusterLinks, Fabric, fabric_of
 from joulecast.model.cluster.links import LinkChoices, _links, cluster_links, usual_node
+from joulecast.model.framework.placed import placed
 from joulecast.model.hardware.catalogue import gpu_names, load_gpu, load_node, node_names
+from joulecast.model.kernels.operators import Collective
 
 
 def links(gpu="h100-sxm", gpus=1024, node=None, **choices):
@@ -169,3 +171,11 @@ def test_a_network_that_leaves_out_ports_and_overhead():
 def test_nonsense_is_refused():
     with pytest.raises(InputError, match="0 ranks"):
         fabric_of(0, 1, links())
+
+
+def test_all_reduces_alone_have_a_choice_and_only_where_the_links_leave_one():
+    near, switched, far = Fabric(link_bytes_per_s=1e10), Fabric(nvls=True), Fabric(domains=2)
+    for kind, choices in (("all_reduce", ["ring", "auto", "auto"]), ("all_gather", ["ring"] * 3)):
+        found = [placed(Collective(kind, 1e6, 4), fabric) for fabric in (near, switched, far)]
+        assert [one.algorithm for one in found] == choices
+        assert [one.fabric for one in found] == [near, switched, far]

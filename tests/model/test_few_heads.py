@@ -30,6 +30,14 @@ def test_keys_are_split_until_the_places_are_filled():
     assert splits(1, 1024).tolist() == [8]  # 16 blocks: parts of one block of keys each
     assert splits(1, 1024, head_dim=64).tolist() == [4]  # keys in blocks of 256
     assert splits(4, 4096, sms=264).tolist() == [2]
+    few, many = np.array([64.0]), np.array([2.0**20])
+    assert 0.85 * 128 <= key_splits(np.ones(1), few, many, np.array([128.0]), SMS)[0] <= 128  # as many as there may be
+
+
+def test_a_part_of_a_block_takes_the_place_of_a_whole_one():
+    for heads in (1, 2, 3):
+        whole = 128 * np.arange(1, 60)
+        assert np.array_equal(splits(heads, whole), splits(heads, whole - 63))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])

@@ -35,7 +35,8 @@ def test_bytes_elements_and_rows_are_halved():
     half = share(whole)
     assert (half.bytes_read, half.bytes_written) == (whole.bytes_read / 2, whole.bytes_written / 2)
     assert (half.elements, half.rows, half.columns) == (whole.elements / 2, 32, 4096)
-    assert share(Collective("all_reduce", 1e6, 4), 4).bytes == 0.25e6
+    quarter = share(Collective("all_reduce", 1e6, 4, rows=8.0), 4)
+    assert (quarter.bytes, quarter.rows) == (0.25e6, 2.0)
 
 
 def test_equal_launches_stay_the_same_object():

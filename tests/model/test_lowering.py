@@ -7,6 +7,7 @@ import pytest
 
 from joulecast.calibrate.fit.relower import Relowering
 from joulecast.errors import InputError
+from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.kernels import lowering
 from joulecast.model.kernels.costs import Costs, concatenate
 from joulecast.model.kernels.families import FAMILIES, families_of, spread_of_families
@@ -70,6 +71,14 @@ def test_families(h200):
         "tile_gemm",
     ]
     assert families_of([], h200.device).shape == (0,)
+
+
+def test_what_is_small_or_far_is_told_by_the_whole(h200):
+    """A product in parts that begin in each other's tails, and a collective whose fabric is one node."""
+    part = Gemm(512, 1024, 4096)
+    near = Collective("all_gather", 1e8, 4, fabric=Fabric())
+    found = families_of([part, replace(part, parts=4), near, replace(near, fabric=Fabric(domains=2))], h200.device)
+    assert [FAMILIES[i] for i in found] == ["gemm_small", "gemm", "collective", "network"]
 
 
 def test_a_family_without_figures_takes_those_of_its_kind():

@@ -99,6 +99,7 @@ def test_products_that_add_a_bias_are_met_as_others_are() -> None:
 def test_k_is_split_within_one_wave_only(h200: GpuModel) -> None:
     few, many = (library_products([Gemm(m, 512, 16384, layout="nt")], h200)[1] for m in (512, 8192))
     assert few.splits[0] > 1 and few.tiles[0] <= h200.sm_count
+    assert few.tiles[0] == np.prod(np.ceil(512 / few.tile[0])) * few.splits[0]
     assert many.splits[0] == 1
 
 

@@ -51,6 +51,7 @@ def test_many_blocks_are_bound_by_what_an_sm_issues(gpu):
     cycles = lowered(slow, norm(resident(slow)))["core_cycles"][0]
     shared = resident(slow) / slow.sm_count
     assert cycles == pytest.approx(500 + shared * 4 * 4096)
+    assert lowered(slow, norm(int(slow.sm_count)))["core_cycles"][0] == pytest.approx(500 + 4 * 4096)
 
 
 def test_bytes_beyond_l2_cost_the_memory_and_its_energy(gpu):

@@ -194,5 +194,9 @@ def test_narrow_tiles_of_many_warps_are_bound_by_their_loads(h200):
     rows = 524288 / h200.sm_count
     assert four.core_cycles[0] == pytest.approx(rows * 4 * 16 * estimate(h200, "kernel.tile_rows.cycles_per_load"))
     assert one.core_cycles[0] < four.core_cycles[0] / 2
+    key = "power.tile_rows.pj_per_load"
+    free = lower([kernel("tile_reduce_min", 1, 4, 1024, 64, height=524288)], h200.with_values({key: 0.0}))
+    loads = 524288 * 4 * 32 * 16 * estimate(h200, key) * 1e-12
+    assert four.vector_j[0] - free.vector_j[0] == pytest.approx(loads)
     slower = kernel_time_s(four, 1800.0, h200)[0] / kernel_time_s(one, 1800.0, h200)[0]
     assert 1.01 < slower < 1.04

@@ -181,6 +181,18 @@ def test_work_of_a_scan_worked_out() -> None:
     assert work("norm").bytes == 2 * 2 * tokens * inner and work("norm", gated=True).bytes == 3 * 2 * tokens * inner
 
 
+@pytest.mark.parametrize("kernel", scan.KERNELS)
+def test_no_tensor_makes_a_kernel_move_less(kernel: str) -> None:
+    """Each tensor that a kernel takes comes beside its others, and pairs of a chunk, in fp32, once."""
+    sizes = sizes_of([Scan(kernel, *SMALL)])
+    moved = scan.KERNELS[kernel](sizes).bytes
+    for name in ("heads", "groups", "inner", "shared", "states", "pairs"):
+        more = scan.KERNELS[kernel](replace(sizes, **{name: 2 * getattr(sizes, name)})).bytes
+        assert more >= moved
+    with_pairs = ("bmm", "scan", "dx", "dcb", "bmm_backward", "decays")
+    assert more - moved == (4 * sizes.pairs if kernel in with_pairs else 0)
+
+
 def test_a_chunk_is_no_longer_than_its_sequence() -> None:
     short, usual = (WORK["scan"](sizes_of([Scan("scan", 1, 64, 8, 64, 1, 16, chunk)])) for chunk in (256, 64))
     assert short.pairs == usual.pairs and short.bytes == usual.bytes

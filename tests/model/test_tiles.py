@@ -10,6 +10,7 @@ from joulecast.model.kernels.occupancy import Blocks, resident_blocks, spilled_r
 from joulecast.model.kernels.operators import Attention, Gemm, RowTile, Streaming, Tile
 from joulecast.model.kernels.row_tiles import tile_blocks
 from joulecast.model.kernels.tile_estimates import estimate
+from joulecast.model.kernels.tiles import gemm_blocks
 from joulecast.model.power.kernel_power import kernel_time_s
 
 SMS = 132
@@ -183,6 +184,42 @@ def test_partial_sums_are_written_and_read_in_fp32(h200):
     assert one < two
 
 
+def test_partial_sums_cost_their_energy_in_l2_and_a_launch(h200):
+    costs = lower([split(1024, 1024, 16384, parts) for parts in (1, 4)], h200)
+    assert np.diff(costs.fixed_s) == pytest.approx(estimate(h200, "kernel.tile_gemm.sum_fixed_s"))  # one more kernel
+    assert np.diff(costs.onchip_j) == pytest.approx(8.0 * 1024**2 * 4 * h200["power.l2_pj_per_byte"] * 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "costly", "free"),
+    [
+        ("narrow_step", [(128, 128, 64)], [(128, 256, 64)]),
+        ("short_step", [(128, 256, 32)], [(128, 256, 64), (64, 256, 128)]),
+    ],
+)
+def test_steps_cost_more_only_below_the_widest_and_the_longest(h200, name, costly, free):
+    """Half as wide as the widest instruction, or as long as the usual step: once the constant more."""
+    key = f"kernel.tile_gemm.{name}"
+
+    def of_k(gpu, tile):
+        long, short = cycles(gpu, *(product(8192, 8192, k, *tile, 8, 4) for k in (8192, 4096)))
+        return long - short
+
+    for tile, more in (*((tile, 1.5) for tile in costly), *((tile, 1.0) for tile in free)):
+        ratio = of_k(h200.with_values({key: 0.5}), tile) / of_k(h200.with_values({key: 0.0}), tile)
+        assert ratio == pytest.approx(more)
+
+
+def test_what_spills_of_a_product_is_moved_in_every_step(h200):
+    """256 x 256 values in eight warps need 435 registers of 255: written and read for each step of 64."""
+    one = product(256 * SMS, 256, 4096, 256, 256, 64, 8, 3)
+    spilled = spilled_registers(gemm_blocks([one.tile], "bf16", h200), h200)[0]
+    assert spilled > 100
+    key = "kernel.tile_spill.bytes_per_sm_cycle"
+    slow, fast = (cycles(h200.with_values({key: rate}), one)[0] for rate in (20.0, 40.0))
+    assert slow - fast == pytest.approx(4096 / 64 * 8 * spilled * 256 * (1 / 20 - 1 / 40))
+
+
 def split(m, n, k, parts):
     return Gemm(m, n, k, tile=Tile(128, 128, 64, 8, 4, split_k=parts))
 
@@ -190,8 +227,14 @@ def split(m, n, k, parts):
 def test_operands_that_are_not_staged_are_loaded_by_every_warp(h200):
     staged, own_loads = (Gemm(4096, 4096, 4096, tile=Tile(128, 128, 64, 8, 3, staged=s)) for s in (True, False))
     assert cycles(h200, own_loads)[0] > 1.5 * cycles(h200, staged)[0]
+    loads = 8 * (32 + 64) * 2.0  # of each K: eight warps lie four down and two across, each on 32 rows and 64 columns
+    longer = cycles(h200, replace(own_loads, k=8192))[0] - cycles(h200, own_loads)[0]
+    assert longer == pytest.approx(
+        1024 / SMS * 4096 * loads / estimate(h200, "kernel.tile_gemm.register_bytes_per_sm_cycle")
+    )
     energy = lower([staged, own_loads], h200).onchip_j
-    assert energy[1] > energy[0]
+    near = 1024 * 4096 * loads * estimate(h200, "power.tile_spill_pj_per_byte") * 1e-12
+    assert energy[1] - energy[0] == pytest.approx(near)
 
 
 def test_rows_in_shared_memory_free_registers_and_cost_energy(h200):
@@ -212,6 +255,7 @@ def test_the_library_is_the_default(h200):
     "threads,registers,shared,blocks",
     [
         (256, 32, 0, 8),  # threads
+        (768, 16, 0, 2),  # threads, whole blocks of them
         (32, 16, 0, 32),  # slots
         (128, 160, 0, 3),  # registers
         (256, 161, 0, 1),  # registers, handed out by eights

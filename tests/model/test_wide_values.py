@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import mean
 
+import numpy as np
 import pytest
 from paths import ROOT
 
@@ -55,12 +56,21 @@ def test_a_turned_operand_costs_time_in_tf32_on_hopper_alone() -> None:
     assert ratio("a100-sxm-80gb", "tf32") < 1.1 and ratio("b200", "tf32") < 1.1
 
 
-def test_memory_efficient_attention() -> None:
-    found = list(errors("attention.jsonl").values())
-    times, energies = ([abs(one[i]) for one in found] for i in (0, 1))
-    assert len(found) == 12
-    assert mean(times) < 0.035 and max(times) < 0.09
-    assert mean(energies) < 0.07 and max(energies) < 0.14
+@pytest.mark.parametrize(
+    ("file", "rows", "time", "energy"),
+    [
+        ("attention.jsonl", 12, (0.035, 0.09), (0.07, 0.14)),
+        ("attention_second.jsonl", 10, (0.015, 0.05), (0.035, 0.12)),
+    ],
+)
+def test_memory_efficient_attention(
+    file: str, rows: int, time: tuple[float, float], energy: tuple[float, float]
+) -> None:
+    """The second has heads of 80 and 96, which run in the kernels of 128."""
+    found = np.abs(list(errors(file).values()))
+    assert len(found) == rows
+    for of, (most_mean, most) in zip(found.T, (time, energy), strict=True):
+        assert of.mean() < most_mean and of.max() < most
 
 
 def test_attention_in_fp32_goes_by_tf32_where_a_card_has_it() -> None:
