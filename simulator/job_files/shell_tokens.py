@@ -79,7 +79,7 @@ class _Scanner:
             if token is not None:
                 found.append(token)
             if self._heredocs and token == Operator(";", self._line - 1):
-                found += self._texts(_teed(found) or self._written)
+                found += self._texts(_teed(found) or self._written, _read(found))
             if isinstance(token, Operator):
                 self._written = ""
         return found
@@ -130,8 +130,8 @@ class _Scanner:
             if match[0].strip() in (">", "1>"):
                 self._written = self._text[start : self._at]
 
-    def _texts(self, file: str) -> list[Token]:
-        """Commands that write the texts that begin here, each up to its last line; of those of no file none."""
+    def _texts(self, file: str, variable: str) -> list[Token]:
+        """Commands that write, or assign, the texts that begin here, each up to its last line; else none."""
         found: list[Token] = []
         for heredoc in self._heredocs:
             end = re.compile(rf"^[ \t]*{heredoc[3]}[ \t]*$", re.M).search(self._text, self._at)
@@ -139,8 +139,10 @@ class _Scanner:
             self._advance(len(self._text) if end is None else end.end())
             text = self._text[start : len(self._text) if end is None else end.start()]
             text = re.sub(r"^\t+", "", text, flags=re.M) if heredoc[1] else text
-            if file:
-                raw = _single(text) if heredoc[2] else _double(text)
+            raw = _single(text) if heredoc[2] else _double(text.replace("\\\n", ""))
+            if variable:
+                found += [Word(f"{variable}={raw}", line), Operator(";", line)]
+            elif file:
                 found += [Word(WRITES, line), Word(file, line), Word(raw, line), Operator(";", line)]
         self._heredocs.clear()
         return found
@@ -237,6 +239,14 @@ def _teed(found: list[Token]) -> str:
         if isinstance(token, Word) and not token.text.startswith("-"):
             names.append(token.text)
     return names[-2] if names[-1:] == ["tee"] and len(names) > 1 else ""
+
+
+def _read(found: list[Token]) -> str:
+    """The variable that the last command reads a whole text into, if it is ``read -d ''``."""
+    words = [token.text for token in found[-6:-1] if isinstance(token, Word)]
+    place = words.index("read") if "read" in words else len(words)
+    options = words[place + 1 : -1]
+    return words[-1] if "-d" in options and options[-1] in ("''", '""', "-r") else ""
 
 
 def _single(text: str) -> str:
