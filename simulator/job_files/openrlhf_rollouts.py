@@ -5,8 +5,8 @@ from __future__ import annotations
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.rollouts import (
-    MEASURED,
     Engine,
+    leave_out,
     put_generation,
     tell_lengths,
     tell_reference_on_host,
@@ -83,10 +83,11 @@ def put_rollout(config: SettingsFile, draft: Draft, asked: Asked) -> None:
 
 def _generation(config: SettingsFile, draft: Draft, asked: Asked, *, together: bool) -> None:
     """Engines on the GPUs that train, or on others."""
+    config.know(_ENGINE.keys)
     if not config.whole(_ENGINES, 0, least=0):
-        draft.warn(f"generation by transformers' own loop is not forecast; {MEASURED}")
+        leave_out(draft, "generation by transformers' own loop is not forecast")
         return
     if not together or config.on("async_train"):
-        draft.warn(f"{config.own(_ENGINES)}: other GPUs generate, which is not forecast; {MEASURED}")
+        leave_out(draft, f"{config.own(_ENGINES)}: other GPUs generate, which is not forecast")
         return
     put_generation(config, draft, asked, _ENGINE)

@@ -42,6 +42,11 @@ class Engine:
     split: tuple[str, int]
     sleeps: tuple[str, bool]
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.completions, *(key for key, _ in (self.prompts, self.live, self.share, self.split, self.sleeps)))
+
 
 def tell_lengths(draft: Draft, key: str, tokens: int) -> None:
     """Tell that all completions have the most tokens that they may have."""
@@ -60,13 +65,22 @@ def tell_split(draft: Draft, key: str, split: int) -> None:
         )
 
 
+def leave_out(draft: Draft, why: str) -> None:
+    """Leave generation out of the plan, which then has no completions where all logits are there."""
+    key, measured = "workload.completion_tokens", MEASURED
+    if draft.value("implementation.log_probabilities") == "whole":
+        draft.missing.pop(key, None)
+        found = draft.settings.pop(key, None)
+        measured += f", beside --set {key}={'MEAN' if found is None else found.value}"
+    draft.warn(f"{why}; {measured}")
+
+
 def put_generation(config: SettingsFile, draft: Draft, asked: Asked, engine: Engine) -> None:
     """Put engines on the GPUs that train into the plan, or tell that they are not forecast."""
     n, prompts = config.whole(engine.completions, 1) or 1, config.whole(*engine.prompts)
     split, most = config.whole(*engine.split) or 1, config.whole(*engine.live)
-    config.know([engine.share[0], engine.sleeps[0]])
     if why := _unknown(draft, asked):
-        draft.warn(f"{why}: their generation is not forecast; {MEASURED}")
+        leave_out(draft, f"{why}: their generation is not forecast")
         return
     source, line = config.source(engine.prompts[0])
     draft.put("workload.rollout.num_generations", n, *config.source(engine.completions))
@@ -77,7 +91,7 @@ def put_generation(config: SettingsFile, draft: Draft, asked: Asked, engine: Eng
         for name in ("num_generations", "generation_batch_size"):
             del draft.settings[f"workload.rollout.{name}"]
         share = config.own(engine.share[0])
-        draft.warn(f"{share}: a whole engine on each GPU has no room for a sequence, and is not forecast; {MEASURED}")
+        leave_out(draft, f"{share}: a whole engine on each GPU has no room for a sequence, and is not forecast")
         return
     if room is not None and room < (most or room + 1):
         source, line = config.source(engine.share[0])

@@ -21,8 +21,8 @@ from joulecast.simulator.job_files.launcher import Launch, read_launch
 from joulecast.simulator.job_files.micro_batches import put_micro_batch
 from joulecast.simulator.job_files.named_files import named_path, named_settings
 from joulecast.simulator.job_files.rollouts import (
-    MEASURED,
     Engine,
+    leave_out,
     put_generation,
     tell_lengths,
     tell_moved,
@@ -49,7 +49,7 @@ MICRO = (f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.ppo_micro_batch_size
 _MODULE = re.compile(
     r"(?:.*[./])?(?:verl|recipe)[./](?:.*[./])?(main_ppo|main_dapo|fsdp_sft_trainer|sft_trainer|sft_trainer_ray)(?:\.py)?"
 )
-_OVERRIDE = re.compile(rf"\+{{0,2}}{ALL}\.\w[\w.]*=.*", re.S)
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z]\w*)\.\w[\w.]*=.*", re.S)
 _SUPERVISED = ("fsdp_sft_trainer", "sft_trainer", "sft_trainer_ray")
 _ENGINE = Engine(
     prompts=(PROMPTS, 1024),
@@ -74,11 +74,10 @@ def _place(command: Command) -> int | None:
     """Where the module of a command stands: one of verl's, or the word in front of settings that verl alone has."""
     texts = [word.text for word in command.words]
     own = next((place for place, text in enumerate(texts) if _MODULE.fullmatch(text)), None)
-    return (
-        own
-        if own is not None
-        else next((n - 1 for n, text in enumerate(texts) if n and _OVERRIDE.fullmatch(text)), None)
-    )
+    settings = [(place, found[1]) for place, text in enumerate(texts) if (found := _OVERRIDE.fullmatch(text))]
+    if own is None and any(table == ALL for _, table in settings):
+        return max(settings[0][0] - 1, 0)
+    return own
 
 
 def verl_command_draft(command: Command, asked: Asked, file: str) -> Draft:
@@ -104,8 +103,9 @@ def verl_command_draft(command: Command, asked: Asked, file: str) -> Draft:
 def is_verl_yaml(tables: Mapping[str, Any]) -> bool:
     """Whether a YAML has verl's settings."""
     data, model = tables.get("data"), tables.get("model")
-    supervised = isinstance(data, Mapping) and isinstance(model, Mapping) and "train_batch_size" in data
-    return ALL in tables or (supervised and "micro_batch_size_per_gpu" in data)
+    if ALL in tables or not isinstance(data, Mapping):
+        return ALL in tables
+    return isinstance(model, Mapping) and {"train_batch_size", "micro_batch_size_per_gpu"} <= set(data)
 
 
 def verl_yaml_draft(tables: Mapping[str, Any], lines: Mapping[str, int], asked: Asked, file: str) -> Draft:
@@ -240,12 +240,13 @@ def _scoring(config: SettingsFile, draft: Draft, asked: Asked) -> None:
 def _generation(config: SettingsFile, draft: Draft, asked: Asked) -> None:
     """Engines on the GPUs that train."""
     engine, separate = f"{ROLLOUT}.name", f"{ROLLOUT}.nnodes"
+    config.know(_ENGINE.keys)
     name = config.value(engine, str, "vllm")
     if config.value(f"{ALL}.hybrid_engine", bool, True) is False or config.whole(separate, 0, least=0):
-        draft.warn(f"{separate}, {ALL}.hybrid_engine: other GPUs generate, which is not forecast; {MEASURED}")
+        leave_out(draft, f"{separate}, {ALL}.hybrid_engine: other GPUs generate, which is not forecast")
         return
     if name not in _ENGINES:
-        draft.warn(f"{engine} {name}: generation by transformers' own loop is not forecast; {MEASURED}")
+        leave_out(draft, f"{engine} {name}: generation by transformers' own loop is not forecast")
         return
     put_generation(config, draft, asked, _ENGINE)
     if str(config.value("algorithm.adv_estimator", str)) == "remax":
