@@ -59,8 +59,8 @@ from joulecast.simulator.plan_file.source import apply_overrides
 #: How a command that is given as such is named in errors and in the plan.
 COMMAND = "command"
 REMEDY = (
-    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, LitGPT, verl, OpenRLHF, "
-    "DeepSpeed or Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
+    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, LitGPT, verl, "
+    "OpenRLHF, DeepSpeed or Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
 )
 
 #: What is said of settings that are in a program alone.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from joulecast.errors import InputError
 
@@ -244,9 +245,8 @@ def _teed(found: list[Token]) -> str:
 def _read(found: list[Token]) -> str:
     """The variable that the last command reads a whole text into, if it is ``read -d ''``."""
     words = [token.text for token in found[-6:-1] if isinstance(token, Word)]
-    place = words.index("read") if "read" in words else len(words)
-    options = words[place + 1 : -1]
-    return words[-1] if "-d" in options and options[-1] in ("''", '""', "-r") else ""
+    whole = any(re.fullmatch("-[a-z]*d", one) and after in ("''", '""') for one, after in pairwise(words))
+    return words[-1] if whole and "read" in words else ""
 
 
 def _single(text: str) -> str:
