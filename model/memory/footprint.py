@@ -124,6 +124,7 @@ def memory_footprint(
     shards: StateShards | None = None,
     communicators: int = 2,
     engine_bytes: float = 0.0,
+    engine_sleeps: bool = False,
 ) -> MemoryFootprint:
     """Peak memory of a GPU of one pipeline rank.
 
@@ -137,6 +138,8 @@ def memory_footprint(
         Groups that the GPU communicates in.
     engine_bytes
         What an engine beside the training holds that generates completions.
+    engine_sleeps
+        Whether it gives that back while the model is trained.
     """
     split = shards or StateShards()
     one = micro_batch_bytes(config, implementation, batch, sequence)
@@ -161,6 +164,7 @@ def memory_footprint(
         gathered, gradients = whole_throughout_bytes(stage)
     else:
         gathered, gradients = _gathered_and_gradients(own_bytes, whole, kept, transient, one, rank, split, temporary)
+    given_back = kept + outputs + buffers + transient + gathered + gradients if engine_sleeps else 0.0
     # PyTorch's symmetric memory lies outside its allocator.
     symmetric = implementation.tp_comm_overlap and not implementation.megatron
     return MemoryFootprint(
@@ -178,7 +182,7 @@ def memory_footprint(
         + _stand_in_bytes(config, implementation, last=rank.last),
         gathered=gathered,
         context=CONTEXT_BYTES
-        + engine_bytes
+        + max(engine_bytes - given_back, 0.0)
         + communicators * COMMUNICATOR_BYTES
         + one.exchange_buffers
         + (one.user_buffers if symmetric else 0.0),

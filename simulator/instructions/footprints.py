@@ -144,6 +144,7 @@ def footprints_of(plan: Plan, ranks: Iterable[int]) -> Iterator[MemoryFootprint]
             shards=shards,
             communicators=communicators,
             engine_bytes=engine_bytes(plan, implementation),
+            engine_sleeps=w.rollout is not None and w.rollout.enable_sleep_mode,
         )
 
 

@@ -7,6 +7,7 @@ Settings are those of TRL's ``GRPOConfig`` and ``RLOOConfig`` (1.16), which the 
 from __future__ import annotations
 
 from joulecast.simulator.job_files.draft import Draft
+from joulecast.simulator.job_files.rollouts import MEASURED, tell_lengths, tell_split
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import words
 
@@ -30,7 +31,6 @@ _PASSED = words(
 )
 #: By the objective's own name: what the loss is weighed against a reference model by default, as TRL has it.
 _BETAS = {"rloo": 0.05}
-_MEASURED = "measure it and add --set workload.rollout.wait_s=SECONDS, those of an iteration"
 
 
 def put_completions(config: SettingsFile, draft: Draft, started: str, *, adapted: bool) -> None:
@@ -56,27 +56,23 @@ def put_completions(config: SettingsFile, draft: Draft, started: str, *, adapted
         draft.put("workload.old_log_probabilities", True, "log-probabilities are taken before training")
     _lengths(config, draft)
     if not vllm:
-        draft.warn(f"generation by transformers' own loop is not forecast; {_MEASURED}")
+        draft.warn(f"generation by transformers' own loop is not forecast; {MEASURED}")
     elif config.word("vllm_mode", ("colocate", "server"), "colocate") == "server":
-        draft.warn(f"vllm_mode: other GPUs generate, which is not forecast; {_MEASURED}")
+        draft.warn(f"vllm_mode: other GPUs generate, which is not forecast; {MEASURED}")
     else:
         draft.put("workload.rollout.num_generations", config.whole(GENERATIONS, 8), *config.source(GENERATIONS))
         draft.put("workload.rollout.generation_batch_size", config.whole(BATCH), *config.source(BATCH))
-        split = config.whole("vllm_tensor_parallel_size", 1) or 1
-        if split > 1:
-            draft.warn(f"vllm_tensor_parallel_size: every GPU is forecast with a whole engine, not {split} with one")
-        if config.value("vllm_enable_sleep_mode", bool, False) is True:
-            draft.warn("vllm_enable_sleep_mode: the engine's memory is forecast beside the training's, not in turns")
+        split, sleeps = "vllm_tensor_parallel_size", "vllm_enable_sleep_mode"
+        tell_split(draft, split, config.whole(split, 1) or 1)
+        if config.value(sleeps, bool, False) is True:
+            draft.put("workload.rollout.enable_sleep_mode", True, *config.source(sleeps))
 
 
 def _lengths(config: SettingsFile, draft: Draft) -> None:
     """Tokens of completions, and with prompts' those of samples."""
     completion, prompt = config.whole(COMPLETION, 512) or 512, config.whole(PROMPT)
     draft.put("workload.completion_tokens", completion, *config.source(COMPLETION))
-    draft.warn(
-        f"all completions are forecast with {completion} tokens ({COMPLETION}), the most there may be; if they are "
-        "shorter add --set workload.completion_tokens=MEAN and workload.sequence_length"
-    )
+    tell_lengths(draft, COMPLETION, completion)
     if prompt is not None:
         draft.missing.pop("workload.sequence_length", None)
         draft.put("workload.sequence_length", prompt + completion, *config.source(PROMPT))

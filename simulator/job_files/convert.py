@@ -29,6 +29,7 @@ from joulecast.simulator.job_files.megatron import megatron_commands, megatron_d
 from joulecast.simulator.job_files.megatron_yaml import is_megatron_yaml
 from joulecast.simulator.job_files.named_files import written_by_script
 from joulecast.simulator.job_files.nemo import is_nemo_command, is_nemo_yaml, nemo_command_draft, nemo_yaml_draft
+from joulecast.simulator.job_files.openrlhf import is_openrlhf_command, openrlhf_draft
 from joulecast.simulator.job_files.plan_text import plan_text
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Script, read_script
@@ -50,6 +51,7 @@ from joulecast.simulator.job_files.trainer_jobs import (
     trainer_command_draft,
     trainer_yaml_draft,
 )
+from joulecast.simulator.job_files.verl import is_verl_command, is_verl_yaml, verl_command_draft, verl_yaml_draft
 from joulecast.simulator.job_files.yaml_tables import SUFFIXES, parse_yaml
 from joulecast.simulator.plan_file.plan import plan_from_dict
 from joulecast.simulator.plan_file.source import apply_overrides
@@ -57,8 +59,8 @@ from joulecast.simulator.plan_file.source import apply_overrides
 #: How a command that is given as such is named in errors and in the plan.
 COMMAND = "command"
 REMEDY = (
-    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, LitGPT, DeepSpeed or "
-    "Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
+    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, LitGPT, verl, "
+    "OpenRLHF, DeepSpeed or Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
 )
 
 #: What is said of settings that are in a program alone.
@@ -229,6 +231,8 @@ def _yaml(text: str, tables: Mapping[str, Any], lines: Mapping[str, int], path: 
         return torchtune_draft(SettingsFile(str(path), text, tables, lines=lines), Launch(), asked, str(path))
     if is_litgpt_yaml(tables):
         return litgpt_yaml_draft(tables, lines, asked, str(path))
+    if is_verl_yaml(tables):
+        return verl_yaml_draft(tables, lines, asked, str(path))
     if is_nemo_yaml(tables):
         return nemo_yaml_draft(tables, lines, asked, str(path))
     if is_trainer_yaml(tables):
@@ -253,6 +257,8 @@ def _of_script(script: Script, asked: Asked, file: str) -> Draft:
         ([command for command in script.commands if is_torchtune_command(command)], torchtune_command_draft),
         ([command for command in script.commands if is_litgpt_command(command)], litgpt_command_draft),
         ([command for command in script.commands if is_torchtitan_command(command)], torchtitan_command_draft),
+        ([command for command in script.commands if is_verl_command(command)], verl_command_draft),
+        ([command for command in script.commands if is_openrlhf_command(command)], openrlhf_draft),
         ([command for command in script.commands if is_nemo_command(command)], nemo_command_draft),
         ([command for command in script.commands if is_trainer_command(command)], trainer_command_draft),
         ([command for command in script.commands if is_launched_trainer(command, file)], trainer_command_draft),

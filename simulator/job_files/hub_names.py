@@ -10,10 +10,14 @@ from joulecast.model.architecture.hf import ALIASES, load_model, model_names
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.named_files import named_path
+from joulecast.simulator.job_files.settings_file import SettingsFile
+from joulecast.simulator.job_files.shell_values import marks
 from joulecast.simulator.job_files.told import QUANTISED
 
 #: What a repository's name has behind or in front of a model's, whose shape it leaves as it is.
-_TUNED = re.compile(r"[-_](instruct|base|chat|it|pt|pretrain|hf|bf16|thinking|sft|dpo|1m|v0\.1|17b-\d+e|\d{4})$")
+_TUNED = re.compile(
+    r"[-_](instruct|base|chat|it|pt|pretrain|hf|bf16|thinking|sft|sft-mixture|dpo|1m|v0\.1|17b-\d+e|\d{4})$"
+)
 _OWNED = ("meta-",)
 #: What a repository's name has within a model's: its date, and further training or names that change no size.
 _WITHIN = (
@@ -141,3 +145,13 @@ def put_named_model(
         return
     load_model(known)
     draft.put("workload.model", known, f"{source[0]} {name}", source[1])
+
+
+def name_at(config: SettingsFile, key: str) -> str | None:
+    """The model that a setting names, where folders in front may be variables that nothing sets."""
+    found = config.raw(key)
+    if isinstance(found, str) and marks(found) and not marks(last := found.rpartition("/")[2]):
+        config.know([key])
+        return last
+    name: str | None = config.value(key, str)
+    return name

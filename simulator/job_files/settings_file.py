@@ -197,6 +197,20 @@ class SettingsFile:
         draft.warn(f"{key} is not known, and what it does is not forecast")
 
 
+class Matching(frozenset[str]):
+    """Dotted keys that a pattern has."""
+
+    def __new__(cls, _: re.Pattern[str]) -> Matching:
+        """None that is listed."""
+        return super().__new__(cls)
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._pattern.fullmatch(key) is not None
+
+
 _WORDS = {
     int: "a whole number",
     float: "a number",

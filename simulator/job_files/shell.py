@@ -26,7 +26,22 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
 #: Commands that set variables.
 _DECLARING = ("export", "local", "declare", "readonly", "typeset")
 #: Commands whose words are shown or kept, not started.
-_SHOWING = ("echo", "printf", "cat", "set", "unset", "shift", "cd", "mkdir", "source", ".", "exit", "return", "trap")
+_SHOWING = (
+    "echo",
+    "printf",
+    "cat",
+    "set",
+    "unset",
+    "shift",
+    "cd",
+    "mkdir",
+    "source",
+    ".",
+    "exit",
+    "return",
+    "trap",
+    "read",
+)
 #: Options of a shell that runs a text, alone or among others.
 _TEXT = re.compile(r"-[a-z]*c")
 #: Most scripts that one may read, each time that it does so.

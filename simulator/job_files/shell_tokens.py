@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from joulecast.errors import InputError
 
@@ -79,7 +80,7 @@ class _Scanner:
             if token is not None:
                 found.append(token)
             if self._heredocs and token == Operator(";", self._line - 1):
-                found += self._texts(_teed(found) or self._written)
+                found += self._texts(_teed(found) or self._written, _read(found))
             if isinstance(token, Operator):
                 self._written = ""
         return found
@@ -130,8 +131,8 @@ class _Scanner:
             if match[0].strip() in (">", "1>"):
                 self._written = self._text[start : self._at]
 
-    def _texts(self, file: str) -> list[Token]:
-        """Commands that write the texts that begin here, each up to its last line; of those of no file none."""
+    def _texts(self, file: str, variable: str) -> list[Token]:
+        """Commands that write, or assign, the texts that begin here, each up to its last line; else none."""
         found: list[Token] = []
         for heredoc in self._heredocs:
             end = re.compile(rf"^[ \t]*{heredoc[3]}[ \t]*$", re.M).search(self._text, self._at)
@@ -139,8 +140,10 @@ class _Scanner:
             self._advance(len(self._text) if end is None else end.end())
             text = self._text[start : len(self._text) if end is None else end.start()]
             text = re.sub(r"^\t+", "", text, flags=re.M) if heredoc[1] else text
-            if file:
-                raw = _single(text) if heredoc[2] else _double(text)
+            raw = _single(text) if heredoc[2] else _double(text.replace("\\\n", ""))
+            if variable:
+                found += [Word(f"{variable}={raw}", line), Operator(";", line)]
+            elif file:
                 found += [Word(WRITES, line), Word(file, line), Word(raw, line), Operator(";", line)]
         self._heredocs.clear()
         return found
@@ -237,6 +240,13 @@ def _teed(found: list[Token]) -> str:
         if isinstance(token, Word) and not token.text.startswith("-"):
             names.append(token.text)
     return names[-2] if names[-1:] == ["tee"] and len(names) > 1 else ""
+
+
+def _read(found: list[Token]) -> str:
+    """The variable that the last command reads a whole text into, if it is ``read -d ''``."""
+    words = [token.text for token in found[-6:-1] if isinstance(token, Word)]
+    whole = any(re.fullmatch("-[a-z]*d", one) and after in ("''", '""') for one, after in pairwise(words))
+    return words[-1] if whole and "read" in words else ""
 
 
 def _single(text: str) -> str:

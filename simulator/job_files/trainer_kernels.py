@@ -61,14 +61,15 @@ def read_kernels(
     for file, key in ((config, "torch_compile"), *((file, file.first(_DYNAMO)) for file in accelerate)):
         if str(file.value(key, (bool, str), False)).lower() in ("true", "auto", "inductor"):
             put("implementation.compile", True, *file.source(key))
-    _attention(config, draft, architecture)
+    put_attention(config, draft, architecture)
     clipped = config.value("max_grad_norm", (int, float), 1.0) > 0
     put("implementation.gradient_clipping", clipped, *config.source("max_grad_norm"))
-    _recomputation(config, draft)
+    put_recomputation(config, draft)
     _optimizer(config, draft)
 
 
-def _attention(config: SettingsFile, draft: Draft, architecture: str | None) -> None:
+def put_attention(config: SettingsFile, draft: Draft, architecture: str | None) -> None:
+    """Put the kernels of attention into the plan."""
     switch = next((key for key in _FLASH if config.on(key)), None)
     key = switch or config.first(("attn_implementation", "flash_attn"))
     asked = "flash_attention_2" if switch else config.value(key, (str, bool), "sdpa")
@@ -83,7 +84,8 @@ def _attention(config: SettingsFile, draft: Draft, architecture: str | None) -> 
     draft.put("implementation.attention_backend", backend, source, line)
 
 
-def _recomputation(config: SettingsFile, draft: Draft) -> None:
+def put_recomputation(config: SettingsFile, draft: Draft) -> None:
+    """Put layers that are computed again into the plan."""
     key = config.first(("gradient_checkpointing", "activation_checkpointing", "use_gradient_checkpointing"))
     on = config.value(key, (bool, str), False)
     if on is False or config.on("disable_gradient_checkpointing"):

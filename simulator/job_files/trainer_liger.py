@@ -25,8 +25,11 @@ _EACH = ("rope", "rms_norm", "glu_activation", "swiglu", *LOSSES)
 _NO_EFFECT = ("liger_layer_norm", "liger_use_token_scaling")
 
 
-def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
-    """Put the kernels into the plan; where they are not known, tell what the forecast is of."""
+def read_liger(config: SettingsFile, draft: Draft, asked: Asked, *, keeps_loss: bool = False) -> None:
+    """Put the kernels into the plan; where they are not known, tell what the forecast is of.
+
+    ``keeps_loss``: the tool makes its loss of logits itself.
+    """
     on = config.first(SWITCHES)
     plugin = [f"liger_{name}" for name in _EACH if config.on(f"liger_{name}")]
     table = config.value(TABLE, dict) or {}
@@ -34,7 +37,7 @@ def read_liger(config: SettingsFile, draft: Draft, asked: Asked) -> None:
     key = on if config.on(on) else next(iter(plugin), "")
     if not key:
         return
-    tiled = bool(draft.value("implementation.log_probabilities"))  # whose loss stays TRL's
+    tiled = keeps_loss or bool(draft.value("implementation.log_probabilities"))  # whose loss stays the tool's
     swapped: bool | list[LigerKernel] = ["rms_norm", "rope", "swiglu"] if tiled else True
     unknown = "in a compiled model" if draft.value("implementation.compile") else ""
     if not unknown and "workload.model" in draft.settings:

@@ -49,6 +49,8 @@ class Rollout:
         Time of an engine's step in which the GPU waits for its host, ``None`` where the plan does not say it [s].
     wait_s
         Time for which the GPUs wait for completions that are generated elsewhere, ``None`` where they generate [s].
+    enable_sleep_mode
+        Whether engines give their memory back while the model is trained.
     """
 
     num_generations: int
@@ -58,6 +60,7 @@ class Rollout:
     longest_tokens: int
     step_overhead_s: float | None
     wait_s: float | None
+    enable_sleep_mode: bool = False
 
 
 def read_rollout(table: WorkloadTable, source: Source) -> Rollout | None:
@@ -91,6 +94,7 @@ def read_rollout(table: WorkloadTable, source: Source) -> Rollout | None:
         longest_tokens=asked.longest_tokens or tokens,
         step_overhead_s=None if asked.step_overhead_us is None else 1e-6 * asked.step_overhead_us,
         wait_s=asked.wait_s,
+        enable_sleep_mode=asked.enable_sleep_mode,
     )
 
 

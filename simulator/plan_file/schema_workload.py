@@ -131,6 +131,10 @@ class RolloutTable(Table):
         description="Time for which the GPUs wait for completions that are generated elsewhere, in an iteration [s]; "
         "default: an engine on each of them generates.",
     )
+    enable_sleep_mode: bool = Field(
+        False,
+        description="Engines give their memory back while the model is trained (vLLM's sleep mode), in no time.",
+    )
 
 
 class ImagesTable(Table):

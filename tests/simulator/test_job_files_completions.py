@@ -56,6 +56,7 @@ def test_a_job_without_a_prompts_length_is_asked_for_it() -> None:
             "--use_vllm --num_generations 4 --generation_batch_size 128",
             {"rollout": {"num_generations": 4, "generation_batch_size": 128}},
         ),
+        ("--use_vllm --vllm_enable_sleep_mode", {"rollout": {"num_generations": 8, "enable_sleep_mode": True}}),
         ("--use_vllm --vllm_mode server", {"old_log_probabilities": True, "rollout": None}),
     ],
 )
@@ -88,7 +89,6 @@ def test_what_cannot_be_said_is_told(tmp_path: Path) -> None:
     assert "transformers' own loop is not forecast" in told(GRPO)
     assert "vllm_mode: other GPUs generate" in told(f"{VLLM} --vllm_mode server")
     assert "whole engine, not 2" in told(f"{VLLM} --vllm_tensor_parallel_size 2")
-    assert "vllm_enable_sleep_mode" in told(f"{VLLM} --vllm_enable_sleep_mode")
     assert "the most there may be" in told(VLLM)
     with pytest.raises(jc.InputError, match=r"\[vllm_mode\].*serve"):
         told(f"{VLLM} --vllm_mode serve")

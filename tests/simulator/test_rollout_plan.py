@@ -148,6 +148,18 @@ def test_an_engine_holds_weights_and_what_its_sequences_have_seen() -> None:
     assert more == pytest.approx(2.0 * model.parameters + seen)
 
 
+def test_an_engine_that_sleeps_has_its_memory_in_turns_with_the_training() -> None:
+    alone = footprint_of(plan(), 0)
+    beside = alone.activations + alone.outputs + alone.buffers + alone.transient + alone.gathered + alone.gradients
+    for longest in (256, 256_000):
+        awake, asleep = (
+            footprint_of(plan({"longest_tokens": longest, "enable_sleep_mode": sleeps}), 0) for sleeps in (False, True)
+        )
+        engine = awake.total_bytes - alone.total_bytes
+        assert asleep.total_bytes - alone.total_bytes == pytest.approx(max(engine - beside, 0.0))
+    assert engine > beside
+
+
 def test_an_engine_holds_layers_of_each_kind() -> None:
     asked = {"workload": {"model": "gemma-3-1b", "layers": 8}}
     turns = plan({"wait_s": 0.0}, **asked).workload.model
