@@ -343,14 +343,15 @@ def _restored_bytes(s: Shard) -> float:
 def layer_transient_bytes(s: Shard) -> float:
     """Gradients alive at the start of a layer's backward, when everything kept is still there.
 
-    They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer) and, with
-    full recomputation, the layer's activations computed again.
+    They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer), or those
+    around a gate, and, with full recomputation, the layer's activations computed again.
     """
     size, implementation = s.value_bytes, s.implementation
     weight = 0 if implementation.megatron else s.hidden * s.ffn
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
+    gradients = max(gradients, modules_kept.gate_gradient_bytes(s))
     gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
     if math_attention.applies(s):
         gradients = max(gradients, math_attention.gradient_bytes(s))

@@ -13,6 +13,7 @@ from joulecast.model.transformer import liger_loss
 from joulecast.model.transformer.head import embedding_rows, head_words
 
 if TYPE_CHECKING:
+    from joulecast.model.architecture.model_config import ModelConfig
     from joulecast.model.memory.activations import MicroBatchBytes
     from joulecast.model.memory.pipeline_rank import PipelineRank
     from joulecast.model.memory.states import Stage, StateShards, Whole
@@ -33,7 +34,7 @@ def gradients_at_peak(
     Where gradients are dropped after each step, an iteration of one micro-batch makes them layer by layer while it
     frees what the layers kept. Memory is then fullest before anything is freed, when the head's gradient has taken the
     place of what the head kept, or at the end: in the first layer's backward, when an embedding of its own has no
-    gradient yet, or in the embedding's.
+    gradient yet, nor have the layer's weights in front of the last, or in the embedding's.
 
     Parameters
     ----------
@@ -56,8 +57,16 @@ def gradients_at_peak(
     head = head_words(config, run) * config.hidden * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
     begun = head - one.ends + max(0.0, further - one.layer) + waiting
-    first_layer = gradients - later + one.layer - kept + further
+    within = _in_front_of_last(config) * (gradients - later - head) / sum(rank.layers)
+    first_layer = gradients - later - within + one.layer - kept + further
     return max(0.0, max(begun, first_layer) + at_once, gradients - kept + of_table)
+
+
+def _in_front_of_last(config: ModelConfig) -> float:
+    """Share of a layer's gradients that come behind its last product's."""
+    experts = config.experts
+    last = config.ffn if experts is None else experts.count * experts.ffn
+    return 1.0 - config.hidden * last / config.layer_parameters()
 
 
 def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards) -> int:

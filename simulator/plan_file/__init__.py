@@ -7,7 +7,8 @@
 - What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``deterministic``,
   ``documents``, ``experts``, ``images``, ``layers``, ``liger``, ``loss_and_optimizer``, ``lora``, ``modules``,
   ``muon``, ``narrow``, ``optimizer``, ``pairs``, ``prediction``, ``recomputation``, ``replicas``, ``rollout``,
-  ``stored``, ``tiles``, ``training_loop`` and ``wide_values``, and ``features`` for keys of what is off.
+  ``stored``, ``tiles``, ``training_loop`` with ``trainer_waits``, ``wide_values``, and ``features`` for keys of what is
+  off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - ``assumptions``: what a forecast takes for granted of all of them, ``layer_assumptions`` of layers.
 - What plans leave open: ``precisions`` of types, ``stages`` of the split, ``ways_out`` how it may go further;

@@ -14,6 +14,7 @@ from joulecast.model.framework.lora import Lora
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
 from joulecast.model.memory.footprint import memory_footprint
 from joulecast.model.memory.lora_kept import gradient_bytes
+from joulecast.model.memory.modules_kept import gate_gradient_bytes
 from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import StateShards, Whole
@@ -22,6 +23,9 @@ LLAMA = load_model("llama-3.2-1b")
 EAGER = Implementation(drops_gradients=True)
 #: Two bytes for each of 128,256 tokens by 2,048 values, in GB.
 HEAD = 128_256 * 2048 * 2 / 1e9
+#: Parameters of a layer: attention, three products of the MLP and two norms; all but the last product's.
+LAYER = 2048 * (2048 + 2 * 512 + 2048) + 3 * 2048 * 8192 + 2 * 2048
+IN_FRONT = 1 - 2048 * 8192 / LAYER
 ONLY, SPLIT = PipelineRank([16]), StateShards(parameters=2, gradients=2)
 
 
@@ -36,7 +40,8 @@ def micro_batch(run: Implementation = EAGER, *, ends: float = 6e9) -> MicroBatch
     [
         (1, 40, 5, 12, HEAD / 2 - 6 + 2 + 5),  # as the backward begins: a layer's gathering beyond what it frees
         (1, 40, 7, 8, HEAD / 2 - 6 + 7),
-        (9, 20, 5, 2, 9 + 10 - 20 + 2 + 5),  # at its end: all gradients, and one layer of what was kept
+        # At its end: all gradients but those of a layer in front of its last product, and one layer of what was kept.
+        (9, 20, 5, 2, 9 - IN_FRONT * (9 - HEAD / 2) / 16 + 10 - 20 + 2 + 5),
         (1, 40, 2, 8, 0),  # before it
     ],
 )
@@ -51,7 +56,8 @@ def test_an_embedding_of_its_own_has_no_gradient_in_the_first_layers_backward() 
     """As where the end is fullest above, less the table's share; or it is fullest in the embedding's backward."""
     one = micro_batch(replace(EAGER, tie_embeddings=False))
     found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT)
-    assert found == pytest.approx((9 - HEAD / 2 + 10 - 20 + 2 + 5) * 1e9)
+    within = IN_FRONT * (9 - HEAD) / 16
+    assert found == pytest.approx((9 - HEAD / 2 - within + 10 - 20 + 2 + 5) * 1e9)
     found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT, of_table=18e9)
     assert found == pytest.approx((9 - 20 + 18) * 1e9)
 
@@ -157,3 +163,13 @@ def test_a_heads_gradient_that_the_forward_made_stays_while_layers_go() -> None:
     fused = replace(run, liger=("fused_linear_cross_entropy",))
     plain, liger = (gathered_at_peak(Whole(1e9, 9e9, 0.0), 7e9, micro_batch(one), ONLY) for one in (run, fused))
     assert liger - plain == pytest.approx(HEAD * 1e9)
+
+
+def test_three_gradients_around_a_gate_of_which_the_product_has_made_room_for_one() -> None:
+    """8,192 values of 4,096 tokens in bf16; a frozen product behind the gate kept no input."""
+    values = 4096 * 8192 * 2
+    run = replace(EAGER, modules="transformers")
+    assert gate_gradient_bytes(shard(LLAMA, run, 1, 4096)) == 2 * values
+    frozen = replace(run, lora=Lora(rank=8, targets=("query",)))
+    assert gate_gradient_bytes(shard(LLAMA, frozen, 1, 4096)) == 3 * values
+    assert gate_gradient_bytes(shard(LLAMA, replace(run, compiled=True), 1, 4096)) == 0.0
