@@ -6,12 +6,16 @@ import re
 from dataclasses import replace
 
 from joulecast.files import is_whole
+from joulecast.simulator.job_files.cluster import GPUS
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch, read_launch
 from joulecast.simulator.job_files.shell import Command
 
 #: LLaMA-Factory's commands.
 FACTORY = ("llamafactory-cli", "lmf")
+#: What says how many GPUs there are, not how many processes; and what starts several with a script.
+_NO_LAUNCHER = ("--gpus", "CUDA_VISIBLE_DEVICES")
+_STARTING = {"-m", "srun", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed"}
 
 
 def processes(command: Command, place: int, tool: str, *, otherwise: bool) -> Launch:
@@ -29,20 +33,24 @@ def processes(command: Command, place: int, tool: str, *, otherwise: bool) -> La
     return launch
 
 
-def tell_processes(command: Command, place: int, tool: str, launch: Launch, draft: Draft) -> None:
+def tell_processes(command: Command, place: int, tool: str, draft: Draft) -> None:
     """Tell of one process that has several GPUs, of which the forecast is not."""
-    seen = _seen(command)
-    if seen is None or (seen.gpus or 1) == 1:
+    seen, gpus = _seen(command), draft.settings.get(GPUS)
+    if gpus is None:
         return
-    if tool == "swift" and draft.value("cluster.gpus") == 1:
+    if tool == "swift" and gpus.value == 1 and seen is not None and (seen.gpus or 1) > 1:
         draft.warn(
             f"{seen.source}: one process spreads layers over {seen.gpus} GPUs, which work in turn; the forecast is of "
             "one GPU, for a process on each set NPROC_PER_NODE"
         )
-    elif tool.endswith(".py") and launch == seen and _is_plain(command, place):
+    elif tool.endswith(".py") and gpus.value > 1 and gpus.source in _NO_LAUNCHER and _is_plain(command, place):
+        sharded = draft.value("parallelism.fsdp") or draft.value("parallelism.distributed_optimizer")
+        copied = (
+            f"in which the Trainer copies the model to {gpus.value} GPUs in every step (DataParallel), slower than "
+        )
+        alone = "which works on one GPU alone" if sharded else f"{copied}forecast, and TRL's fail"
         draft.warn(
-            f"{seen.source}: python starts one process, in which the Trainer copies the model to {seen.gpus} GPUs in "
-            "every step (DataParallel), slower than forecast; the forecast is of torchrun with a process on each"
+            f"{gpus.source}: python starts one process, {alone}; the forecast is of torchrun with a process on each"
         )
 
 
@@ -72,7 +80,8 @@ def _of_factory(command: Command) -> Launch:
 
 def _is_plain(command: Command, place: int) -> bool:
     """Whether a script is started by Python alone."""
-    return place > 0 and all(word.text.rpartition("/")[2].startswith("python") for word in command.words[:place])
+    names = [word.text.rpartition("/")[2] for word in command.words[:place]]
+    return any(name.startswith("python") for name in names) and not _STARTING & set(names)
 
 
 def _seen(command: Command) -> Launch | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from joulecast.errors import InputError
-from joulecast.files import is_whole
 from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, MARKS, UNSET
 
 _MARK = re.compile(f"[{UNSET}{COMPUTED}]([^{END}]*){END}")
@@ -18,6 +17,10 @@ _PARAMETER = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|[^\]]*)\])?(.
 #: ``expr`` with whole numbers and variables: stars and brackets are quoted there.
 _EXPR = re.compile(r"""\$\(\s*expr((?:\s+(?:[-+/%]|\\[*()]|(['"])[*()]\2|\d+|"?\$\w+"?|"?\$\{\w+\}"?))+)\s*\)""")
 _DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.S)
+#: A word of an array whose words have names.
+_NAMED = re.compile(r"\[([^\]]*)\]=(.*)", re.S)
+#: What makes a word of each of an array's in quotes, and none of an empty one.
+_EACH = re.compile(r"\$@|\$\{(?:@|\w+\[@\])\}")
 #: Most letters that an expansion may have: a script that doubles a variable again and again ends here.
 MOST_LETTERS = 1_000_000
 
@@ -141,7 +144,8 @@ class _Pieces:
                 at = end + 1
             elif letter == '"' and not quoted:
                 end = _end_of_quote(raw, at)
-                self._add("")
+                if not _EACH.fullmatch(raw, at + 1, end):  # which may be no words at all
+                    self._add("")
                 self.take(raw[at + 1 : end], quoted=True)
                 at = end + 1
             elif letter == "`":
@@ -190,9 +194,8 @@ class _Pieces:
             return unknown
         name, index, rest = match[2], match[3], match[4]
         value = self._variables.lookup(name, self._line)
-        if not isinstance(value, Spot) and index not in ("@", "*"):
-            place = int(index) if index and is_whole(index) else 0
-            value = value[place] if place < len(value) else Spot("", self._line)
+        if not isinstance(value, Spot) and "@" not in (name, index) and "*" not in (name, index):
+            value = self._element(value, index or "0")
         if not rest:
             return value
         default = _DEFAULT.fullmatch(rest)
@@ -210,6 +213,17 @@ class _Pieces:
         if default[2] == "=":
             self._variables.assign(name, found)
         return found
+
+    def _element(self, array: tuple[Spot, ...], index: str) -> Spot:
+        """A word of an array by its place, or by its name in one that has names: ``([a]=1 [b]=2)``."""
+        named = {match[1]: match[2] for spot in array if (match := _NAMED.fullmatch(spot.text))}
+        found = self._variables.text(index, self._line) if named else arithmetic(index, self._variables, self._line)
+        if marks(found):
+            return Spot(found, self._line)
+        if named:
+            return Spot(named.get(found, ""), self._line)
+        place = int(found)
+        return array[place] if -len(array) <= place < len(array) else Spot("", self._line)
 
     def _put(self, value: Value, quoted: bool) -> None:
         """Add a variable's value: its words, or in quotes those of an array."""
