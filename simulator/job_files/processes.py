@@ -29,13 +29,13 @@ def processes(command: Command, place: int, tool: str, *, otherwise: bool) -> La
         return _of_factory(command)
     launch = read_launch(command.words[:place], command.environment)
     if launch.gpus is None and not otherwise:
-        return _seen(command) or launch
+        return seen_gpus(command) or launch
     return launch
 
 
 def tell_processes(command: Command, place: int, tool: str, draft: Draft) -> None:
     """Tell of one process that has several GPUs, of which the forecast is not."""
-    seen, gpus = _seen(command), draft.settings.get(GPUS)
+    seen, gpus = seen_gpus(command), draft.settings.get(GPUS)
     if gpus is None:
         return
     if tool == "swift" and gpus.value == 1 and seen is not None and (seen.gpus or 1) > 1:
@@ -68,7 +68,7 @@ def _of_swift(command: Command) -> Launch:
 def _of_factory(command: Command) -> Launch:
     """Processes that LLaMA-Factory starts with torchrun: on each node ``NPROC_PER_NODE``, or the GPUs in sight."""
     nodes, each = (command.environment.get(name, "1") for name in ("NNODES", "NPROC_PER_NODE"))
-    seen = _seen(command) or Launch()
+    seen = seen_gpus(command) or Launch()
     if "NPROC_PER_NODE" in command.environment:
         seen = Launch(int(each) if is_whole(each) else None, None, "NPROC_PER_NODE", command.line)
     if not is_whole(nodes) or seen.gpus is None:
@@ -84,7 +84,7 @@ def _is_plain(command: Command, place: int) -> bool:
     return any(name.startswith("python") for name in names) and not _STARTING & set(names)
 
 
-def _seen(command: Command) -> Launch | None:
+def seen_gpus(command: Command) -> Launch | None:
     """GPUs of one node by those that the job may see, where its launcher takes all."""
     listed = command.environment.get("CUDA_VISIBLE_DEVICES", "")
     words = [word.text for word in command.words]
