@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from joulecast.errors import InputError
+from joulecast.files import is_whole
 from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, MARKS, UNSET
 
 _MARK = re.compile(f"[{UNSET}{COMPUTED}]([^{END}]*){END}")
@@ -20,7 +22,9 @@ _DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.S)
 #: A word of an array whose words have names.
 _NAMED = re.compile(r"\[([^\]]*)\]=(.*)", re.S)
 #: What makes a word of each of an array's in quotes, and none of an empty one.
-_EACH = re.compile(r"\$@|\$\{(?:@|\w+\[@\])\}")
+_EACH = re.compile(r"\$@|\$\{(?:@|\w+\[@\])(?::\d+)?\}")
+#: Where a part of an array begins; and names of what a function is called with.
+_FROM, _POSITION = re.compile(r":(\d+)"), re.compile(r"\d+|[@*#]")
 #: Most letters that an expansion may have: a script that doubles a variable again and again ends here.
 MOST_LETTERS = 1_000_000
 
@@ -82,6 +86,34 @@ class Variables:
         if isinstance(value, Spot):
             return value.text
         return value[0].text if value else ""
+
+    @contextmanager
+    def arguments(self, words: tuple[Spot, ...]) -> Iterator[None]:
+        """What a function is called with, while it runs: ``$1``, ``$@``, ``$#``."""
+        outer = {name: value for name, value in self.values.items() if _POSITION.fullmatch(name)}
+        self._bind(words)
+        try:
+            yield
+        finally:
+            self._unbind()
+            self.values |= outer
+
+    def shift(self, count: str) -> None:
+        """Drop the first of a function's words; of the script's own none is known."""
+        words = self.values.get("@")
+        if isinstance(words, tuple):
+            self._bind(words[int(count) if is_whole(count) else 1 :])
+
+    def _bind(self, words: tuple[Spot, ...]) -> None:
+        self._unbind()
+        line = words[0].line if words else 1
+        self.values |= {str(place): word for place, word in enumerate(words, 1)}
+        together = " ".join(word.text for word in words)
+        self.values |= {"@": words, "*": Spot(together, line), "#": Spot(str(len(words)), line)}
+
+    def _unbind(self) -> None:
+        for name in [name for name in self.values if _POSITION.fullmatch(name)]:
+            del self.values[name]
 
     def assign(self, name: str, value: Value) -> None:
         """Set a variable."""
@@ -198,6 +230,8 @@ class _Pieces:
             value = self._element(value, index or "0")
         if not rest:
             return value
+        if not isinstance(value, Spot) and (cut := _FROM.fullmatch(rest)):
+            return value[max(0, int(cut[1]) - (name == "@")) :]
         default = _DEFAULT.fullmatch(rest)
         if default is None:
             return unknown

@@ -43,6 +43,14 @@ def words(text, **given):
         ("case $X in\n  bf16)\n run a\n;;\n *)\n run c\n ;;\nesac", [["run", "c"]]),
         ("f() {\n run in\n}\nf; run out", [["run", "in"], ["run", "out"]]),
         ("function f {\n run in\n}\nf", [["run", "in"]]),
+        (
+            'f() { local a=$1; shift; run $a $# "$@" "${2:-z}" "${@:2}"; }\nf 1 "x y" 3\nf 4',
+            [["run", "1", "2", "x y", "3", "3", "3"], ["run", "4", "0", "z"]],
+        ),
+        (
+            'g() { run "$1" "$*"; }\nf() { g "$2"; run $1; }\nf a b; run ${1:-c}',
+            [["run", "b", "b"], ["run", "a"], ["run", "c"]],
+        ),
         ('C="run a"\neval $C b', [["run", "a", "b"]]),
         ('C="run a"\n$C b > log 2>&1 &', [["run", "a", "b"]]),
         (
