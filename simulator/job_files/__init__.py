@@ -20,7 +20,8 @@ Read in this order:
    ``megatron_parallelism``, ``megatron_run``, ``megatron_optimizer``, ``megatron_names`` (flags that no key stands
    for) and ``megatron_yaml``; ``nemo`` (NeMo and Megatron-Bridge as Megatron's flags) with ``nemo_names``;
    ``verl`` with ``verl_engine`` (what trains), ``verl_sft`` and ``verl_names``; ``openrlhf`` with
-   ``openrlhf_rollouts`` and ``openrlhf_names``.
+   ``openrlhf_rollouts`` and ``openrlhf_names``; ``automodel`` (NeMo AutoModel) with ``automodel_run``,
+   ``automodel_kernels`` and ``automodel_names``.
 4. Launch scripts, from the bottom up: ``shell_tokens``, ``shell_syntax`` (a tree), ``shell_values``,
    ``shell_conditions`` and ``shell_loops`` (what words, conditions and loops come to), ``shell_slurm`` (what Slurm
    sets), ``shell_sources`` (scripts that a script reads) and ``shell``, which says what commands are started; and

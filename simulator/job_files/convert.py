@@ -15,6 +15,12 @@ from joulecast.errors import InputError, counted
 from joulecast.files import read_text
 from joulecast.simulator.job_files.accelerate import refuse_alone
 from joulecast.simulator.job_files.asked import Asked
+from joulecast.simulator.job_files.automodel import (
+    automodel_command_draft,
+    automodel_yaml_draft,
+    is_automodel_command,
+    is_automodel_yaml,
+)
 from joulecast.simulator.job_files.deepspeed import deepspeed_draft
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.kubernetes import is_manifest, job_document, pod_job
@@ -59,8 +65,8 @@ from joulecast.simulator.plan_file.source import apply_overrides
 #: How a command that is given as such is named in errors and in the plan.
 COMMAND = "command"
 REMEDY = (
-    "Give a launch script, command or configuration of Megatron-LM, NeMo, torchtitan, torchtune, LitGPT, verl, "
-    "OpenRLHF, DeepSpeed or Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
+    "Give a launch script, command or configuration of Megatron-LM, NeMo, AutoModel, torchtitan, torchtune, LitGPT, "
+    "verl, OpenRLHF, DeepSpeed or Hugging Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift)."
 )
 
 #: What is said of settings that are in a program alone.
@@ -233,6 +239,8 @@ def _yaml(text: str, tables: Mapping[str, Any], lines: Mapping[str, int], path: 
         return litgpt_yaml_draft(tables, lines, asked, str(path))
     if is_verl_yaml(tables):
         return verl_yaml_draft(tables, lines, asked, str(path))
+    if is_automodel_yaml(tables):
+        return automodel_yaml_draft(tables, lines, asked, str(path))
     if is_nemo_yaml(tables):
         return nemo_yaml_draft(tables, lines, asked, str(path))
     if is_trainer_yaml(tables):
@@ -259,6 +267,7 @@ def _of_script(script: Script, asked: Asked, file: str) -> Draft:
         ([command for command in script.commands if is_torchtitan_command(command)], torchtitan_command_draft),
         ([command for command in script.commands if is_verl_command(command)], verl_command_draft),
         ([command for command in script.commands if is_openrlhf_command(command)], openrlhf_draft),
+        ([command for command in script.commands if is_automodel_command(command, file)], automodel_command_draft),
         ([command for command in script.commands if is_nemo_command(command)], nemo_command_draft),
         ([command for command in script.commands if is_trainer_command(command)], trainer_command_draft),
         ([command for command in script.commands if is_launched_trainer(command, file)], trainer_command_draft),

@@ -6,12 +6,16 @@ import re
 from dataclasses import replace
 
 from joulecast.files import is_whole
+from joulecast.simulator.job_files.cluster import GPUS
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch, read_launch
 from joulecast.simulator.job_files.shell import Command
 
 #: LLaMA-Factory's commands.
 FACTORY = ("llamafactory-cli", "lmf")
+#: What says how many GPUs there are, not how many processes; and what starts several with a script.
+_NO_LAUNCHER = ("--gpus", "CUDA_VISIBLE_DEVICES")
+_STARTING = {"-m", "srun", "mpirun", "mpiexec", "torchrun", "accelerate", "deepspeed"}
 
 
 def processes(command: Command, place: int, tool: str, *, otherwise: bool) -> Launch:
@@ -25,24 +29,28 @@ def processes(command: Command, place: int, tool: str, *, otherwise: bool) -> La
         return _of_factory(command)
     launch = read_launch(command.words[:place], command.environment)
     if launch.gpus is None and not otherwise:
-        return _seen(command) or launch
+        return seen_gpus(command) or launch
     return launch
 
 
-def tell_processes(command: Command, place: int, tool: str, launch: Launch, draft: Draft) -> None:
+def tell_processes(command: Command, place: int, tool: str, draft: Draft) -> None:
     """Tell of one process that has several GPUs, of which the forecast is not."""
-    seen = _seen(command)
-    if seen is None or (seen.gpus or 1) == 1:
+    seen, gpus = seen_gpus(command), draft.settings.get(GPUS)
+    if gpus is None:
         return
-    if tool == "swift" and draft.value("cluster.gpus") == 1:
+    if tool == "swift" and gpus.value == 1 and seen is not None and (seen.gpus or 1) > 1:
         draft.warn(
             f"{seen.source}: one process spreads layers over {seen.gpus} GPUs, which work in turn; the forecast is of "
             "one GPU, for a process on each set NPROC_PER_NODE"
         )
-    elif tool.endswith(".py") and launch == seen and _is_plain(command, place):
+    elif tool.endswith(".py") and gpus.value > 1 and gpus.source in _NO_LAUNCHER and _is_plain(command, place):
+        sharded = draft.value("parallelism.fsdp") or draft.value("parallelism.distributed_optimizer")
+        copied = (
+            f"in which the Trainer copies the model to {gpus.value} GPUs in every step (DataParallel), slower than "
+        )
+        alone = "which works on one GPU alone" if sharded else f"{copied}forecast, and TRL's fail"
         draft.warn(
-            f"{seen.source}: python starts one process, in which the Trainer copies the model to {seen.gpus} GPUs in "
-            "every step (DataParallel), slower than forecast; the forecast is of torchrun with a process on each"
+            f"{gpus.source}: python starts one process, {alone}; the forecast is of torchrun with a process on each"
         )
 
 
@@ -60,7 +68,7 @@ def _of_swift(command: Command) -> Launch:
 def _of_factory(command: Command) -> Launch:
     """Processes that LLaMA-Factory starts with torchrun: on each node ``NPROC_PER_NODE``, or the GPUs in sight."""
     nodes, each = (command.environment.get(name, "1") for name in ("NNODES", "NPROC_PER_NODE"))
-    seen = _seen(command) or Launch()
+    seen = seen_gpus(command) or Launch()
     if "NPROC_PER_NODE" in command.environment:
         seen = Launch(int(each) if is_whole(each) else None, None, "NPROC_PER_NODE", command.line)
     if not is_whole(nodes) or seen.gpus is None:
@@ -72,10 +80,11 @@ def _of_factory(command: Command) -> Launch:
 
 def _is_plain(command: Command, place: int) -> bool:
     """Whether a script is started by Python alone."""
-    return place > 0 and all(word.text.rpartition("/")[2].startswith("python") for word in command.words[:place])
+    names = [word.text.rpartition("/")[2] for word in command.words[:place]]
+    return any(name.startswith("python") for name in names) and not _STARTING & set(names)
 
 
-def _seen(command: Command) -> Launch | None:
+def seen_gpus(command: Command) -> Launch | None:
     """GPUs of one node by those that the job may see, where its launcher takes all."""
     listed = command.environment.get("CUDA_VISIBLE_DEVICES", "")
     words = [word.text for word in command.words]

@@ -32,7 +32,6 @@ _SHOWING = (
     "cat",
     "set",
     "unset",
-    "shift",
     "cd",
     "mkdir",
     "source",
@@ -274,7 +273,8 @@ class _Reader:
                 message = "functions or commands of this script call each other without end"
                 raise InputError(message, file=self._variables.file, line=spots[0].line)
             if name in self._functions:
-                self.block(self._functions[name])
+                with self._variables.arguments(tuple(spots[1:])):
+                    self.block(self._functions[name])
             else:
                 inner, outer = self._inner(spots), self._launcher
                 text = " ".join(spot.text for spot in spots[1:]) if inner is None else inner
@@ -287,6 +287,8 @@ class _Reader:
             self._source(spots[1])
         elif name == WRITES:
             self.written[spots[1].text] = spots[-1].text
+        elif name == "shift":
+            self._variables.shift(spots[1].text if len(spots) > 1 else "1")
         elif name not in _SHOWING:
             self.commands.append(Command((*self._launcher, *spots), {**self._exported, **own}))
 

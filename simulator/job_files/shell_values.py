@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from joulecast.errors import InputError
@@ -18,6 +19,12 @@ _PARAMETER = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|[^\]]*)\])?(.
 #: ``expr`` with whole numbers and variables: stars and brackets are quoted there.
 _EXPR = re.compile(r"""\$\(\s*expr((?:\s+(?:[-+/%]|\\[*()]|(['"])[*()]\2|\d+|"?\$\w+"?|"?\$\{\w+\}"?))+)\s*\)""")
 _DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.S)
+#: A word of an array whose words have names.
+_NAMED = re.compile(r"\[([^\]]*)\]=(.*)", re.S)
+#: What makes a word of each of an array's in quotes, and none of an empty one.
+_EACH = re.compile(r"\$@|\$\{(?:@|\w+\[@\])(?::\d+)?\}")
+#: Where a part of an array begins; and names of what a function is called with.
+_FROM, _POSITION = re.compile(r":(\d+)"), re.compile(r"\d+|[@*#]")
 #: Most letters that an expansion may have: a script that doubles a variable again and again ends here.
 MOST_LETTERS = 1_000_000
 
@@ -80,6 +87,34 @@ class Variables:
             return value.text
         return value[0].text if value else ""
 
+    @contextmanager
+    def arguments(self, words: tuple[Spot, ...]) -> Iterator[None]:
+        """What a function is called with, while it runs: ``$1``, ``$@``, ``$#``."""
+        outer = {name: value for name, value in self.values.items() if _POSITION.fullmatch(name)}
+        self._bind(words)
+        try:
+            yield
+        finally:
+            self._unbind()
+            self.values |= outer
+
+    def shift(self, count: str) -> None:
+        """Drop the first of a function's words; of the script's own none is known."""
+        words = self.values.get("@")
+        if isinstance(words, tuple):
+            self._bind(words[int(count) if is_whole(count) else 1 :])
+
+    def _bind(self, words: tuple[Spot, ...]) -> None:
+        self._unbind()
+        line = words[0].line if words else 1
+        self.values |= {str(place): word for place, word in enumerate(words, 1)}
+        together = " ".join(word.text for word in words)
+        self.values |= {"@": words, "*": Spot(together, line), "#": Spot(str(len(words)), line)}
+
+    def _unbind(self) -> None:
+        for name in [name for name in self.values if _POSITION.fullmatch(name)]:
+            del self.values[name]
+
     def assign(self, name: str, value: Value) -> None:
         """Set a variable."""
         size = len(value.text) if isinstance(value, Spot) else sum(len(spot.text) for spot in value)
@@ -141,7 +176,8 @@ class _Pieces:
                 at = end + 1
             elif letter == '"' and not quoted:
                 end = _end_of_quote(raw, at)
-                self._add("")
+                if not _EACH.fullmatch(raw, at + 1, end):  # which may be no words at all
+                    self._add("")
                 self.take(raw[at + 1 : end], quoted=True)
                 at = end + 1
             elif letter == "`":
@@ -190,11 +226,12 @@ class _Pieces:
             return unknown
         name, index, rest = match[2], match[3], match[4]
         value = self._variables.lookup(name, self._line)
-        if not isinstance(value, Spot) and index not in ("@", "*"):
-            place = int(index) if index and is_whole(index) else 0
-            value = value[place] if place < len(value) else Spot("", self._line)
+        if not isinstance(value, Spot) and "@" not in (name, index) and "*" not in (name, index):
+            value = self._element(value, index or "0")
         if not rest:
             return value
+        if not isinstance(value, Spot) and (cut := _FROM.fullmatch(rest)):
+            return value[max(0, int(cut[1]) - (name == "@")) :]
         default = _DEFAULT.fullmatch(rest)
         if default is None:
             return unknown
@@ -210,6 +247,17 @@ class _Pieces:
         if default[2] == "=":
             self._variables.assign(name, found)
         return found
+
+    def _element(self, array: tuple[Spot, ...], index: str) -> Spot:
+        """A word of an array by its place, or by its name in one that has names: ``([a]=1 [b]=2)``."""
+        named = {match[1]: match[2] for spot in array if (match := _NAMED.fullmatch(spot.text))}
+        found = self._variables.text(index, self._line) if named else arithmetic(index, self._variables, self._line)
+        if marks(found):
+            return Spot(found, self._line)
+        if named:
+            return Spot(named.get(found, ""), self._line)
+        place = int(found)
+        return array[place] if -len(array) <= place < len(array) else Spot("", self._line)
 
     def _put(self, value: Value, quoted: bool) -> None:
         """Add a variable's value: its words, or in quotes those of an array."""

@@ -121,7 +121,7 @@ def trainer_command_draft(command: Command, asked: Asked, file: str) -> Draft:
     given = tool in _HANDING and accelerate[0].given("num_processes")
     launch = read_launch(handed, command.environment) if handed else processes(command, place, tool, otherwise=given)
     draft = _draft(settings, tool, launch, accelerate, asked, file, started, _of_script(command, place, file))
-    tell_processes(command, place, tool, launch, draft)
+    tell_processes(command, place, tool, draft)
     return draft
 
 

@@ -30,6 +30,8 @@ _PYTORCH = ("sdpa", "auto", False)
 #: Switches of scripts for the first of them, and where accelerate has its compiler.
 _FLASH = ("use_flash_attention_2", "use_flash_attn", "flash_attention")
 _DYNAMO = ("dynamo_config.dynamo_backend", "dynamo_backend")
+#: Workers that read data, and beside which others of their settings Axolotl leaves their number alone.
+_WORKERS, _BESIDE_WORKERS = "dataloader_num_workers", ("dataloader_pin_memory", "dataloader_prefetch_factor")
 #: Kinds of AdamW by PyTorch and torchao, in fewer bits.
 _OF_ADAMW = re.compile(r"adamw(_torch)?(_(4|8)bit)?")
 #: How alike a name must be to one of these to be taken for a slip; other optimizers' names are less so.
@@ -56,8 +58,7 @@ def read_kernels(
     put("implementation.framework", "pytorch-eager", code)
     put("implementation.modules", "transformers", code)
     put("implementation.training_loop", "trainer", "Hugging Face's Trainer")
-    workers = config.value("dataloader_num_workers", int, 0)
-    put("implementation.dataloader_num_workers", workers, *config.source("dataloader_num_workers"))
+    _put_workers(config, draft)
     for file, key in ((config, "torch_compile"), *((file, file.first(_DYNAMO)) for file in accelerate)):
         if str(file.value(key, (bool, str), False)).lower() in ("true", "auto", "inductor"):
             put("implementation.compile", True, *file.source(key))
@@ -66,6 +67,14 @@ def read_kernels(
     put("implementation.gradient_clipping", clipped, *config.source("max_grad_norm"))
     put_recomputation(config, draft)
     _optimizer(config, draft)
+
+
+def _put_workers(config: SettingsFile, draft: Draft) -> None:
+    """Put workers that read data into the plan: Axolotl's are as many as processes (``default_dataloader_opts``)."""
+    key, source = f"implementation.{_WORKERS}", config.source(_WORKERS)
+    workers, gpus = config.value(_WORKERS, int, 0), draft.value("cluster.gpus", 1)
+    own = config.own("model_name_or_path") == "base_model" and not any(map(config.given, (_WORKERS, *_BESIDE_WORKERS)))
+    draft.put(key, *((gpus, "Axolotl's, as many as processes", None) if own else (workers, *source)))
 
 
 def put_attention(config: SettingsFile, draft: Draft, architecture: str | None) -> None:

@@ -23,6 +23,10 @@ def words(text, **given):
         ('A=(x "y z" # w\n v)\nrun ${A[@]} -- "${A[@]}"', [["run", "x", "y", "z", "v", "--", "x", "y z", "v"]]),
         ("A=(x)\nA+=(y)\nA+=( ${A[@]} )\nrun ${A[*]} ${A[1]} ${A}", [["run", "x", "y", "x", "y", "y", "x"]]),
         ("A=x\nA+=y\nrun $A", [["run", "xy"]]),
+        ("declare -A M=([a]=1 ['b c']=2)\nK='b c'\nrun ${M[a]} ${M[$K]} ${M[d]:-3}", [["run", "1", "2", "3"]]),
+        ("A=(x y z)\nfor i in 1; do run ${A[$i]} ${A[i-1]} ${A[-1]}; done", [["run", "y", "x", "z"]]),
+        ("A=(x y)\nrun ${A[$I]}", [["run", "\1I\3"]]),
+        ('A=()\nrun --n 1 "$@" "${@}" "${A[@]}" "$*" x"$@"', [["run", "--n", "1", "", "x"]]),
         ("run ${A:-4} ${A-5} ${B:=6} $B ${B:+7}", [["run", "4", "5", "6", "6", "7"]]),
         ("run $((2 * (3 + 4) / 2 - 1)) $((N % 3))", [["run", "6", "2"]]),
         ('run $(expr 16 / 4) $(expr $N \\* 2) $( expr "${N}" + 1 )', [["run", "4", "16", "9"]]),
@@ -39,6 +43,14 @@ def words(text, **given):
         ("case $X in\n  bf16)\n run a\n;;\n *)\n run c\n ;;\nesac", [["run", "c"]]),
         ("f() {\n run in\n}\nf; run out", [["run", "in"], ["run", "out"]]),
         ("function f {\n run in\n}\nf", [["run", "in"]]),
+        (
+            'f() { local a=$1; shift; run $a $# "$@" "${2:-z}" "${@:2}"; }\nf 1 "x y" 3\nf 4',
+            [["run", "1", "2", "x y", "3", "3", "3"], ["run", "4", "0", "z"]],
+        ),
+        (
+            'g() { run "$1" "$*"; }\nf() { g "$2"; run $1; }\nf a b; run ${1:-c}',
+            [["run", "b", "b"], ["run", "a"], ["run", "c"]],
+        ),
         ('C="run a"\neval $C b', [["run", "a", "b"]]),
         ('C="run a"\n$C b > log 2>&1 &', [["run", "a", "b"]]),
         (

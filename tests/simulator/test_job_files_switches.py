@@ -36,13 +36,26 @@ def test_llama_factory_starts_what_its_environment_says(tmp_path, environment, g
 
 
 @pytest.mark.parametrize(
-    ("launcher", "told"), [("python", True), ("python3", True), ("torchrun --nproc_per_node 4", False)]
+    ("launcher", "told"),
+    [("python", True), ("uv run python3 -u", True), ("torchrun --nproc_per_node 4", False), ("srun python", False)],
 )
-def test_one_process_with_several_gpus_is_told(launcher, told):
+@pytest.mark.parametrize(("seen", "asked"), [("CUDA_VISIBLE_DEVICES=0,1,2,3 ", {}), ("", {"gpus": 4})])
+def test_one_process_with_several_gpus_is_told(launcher, told, seen, asked):
     job = "train.py --model_name_or_path Qwen/Qwen3-8B --max_seq_length 2048 --per_device_train_batch_size 1 --bf16"
-    found = jc.convert(f"CUDA_VISIBLE_DEVICES=0,1,2,3 {launcher} {job}", gpu="h100-sxm")
+    found = jc.convert(f"{seen}{launcher} {job}", gpu="h100-sxm", **asked)
     assert found.tables["cluster"]["gpus"] == 4
     assert any("DataParallel" in said for said in found.warnings) is told
+    sharded = jc.convert(f"{seen}{launcher} {job} --fsdp full_shard", gpu="h100-sxm", **asked)
+    assert any("one GPU alone" in said for said in sharded.warnings) is told
+
+
+@pytest.mark.parametrize(
+    ("said", "workers"), [("", 8), ("dataloader_num_workers: 2", 2), ("dataloader_pin_memory: true", 0)]
+)
+def test_axolotl_reads_data_in_as_many_workers_as_there_are_processes(tmp_path, said, workers):
+    (tmp_path / "job.yml").write_text(f"base_model: Qwen/Qwen3-8B\nbf16: true\n{said}\n")
+    found = jc.convert(tmp_path / "job.yml", gpu="h100-sxm", gpus=8)
+    assert found.tables["implementation"]["dataloader_num_workers"] == workers
 
 
 @pytest.mark.parametrize("name", ["max_seq_length", "max_length"])

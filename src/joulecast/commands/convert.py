@@ -37,9 +37,10 @@ def convert(
 ) -> None:
     """Make a plan of a training job's own script or configuration.
 
-    It reads launch scripts and commands of Megatron-LM, NeMo, Megatron-Bridge, verl, OpenRLHF and Hugging Face's
-    trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift) with the files that they name, a TOML of torchtitan, a
-    YAML of torchtune and a JSON of DeepSpeed. Every key has what it comes from beside it. Nothing of the job is run.
+    It reads launch scripts and commands of Megatron-LM, NeMo, Megatron-Bridge, AutoModel, verl, OpenRLHF and Hugging
+    Face's trainers (accelerate, TRL, LLaMA-Factory, Axolotl, ms-swift) with the files that they name, a TOML of
+    torchtitan, a YAML of torchtune and a JSON of DeepSpeed. Every key has what it comes from beside it. Nothing of
+    the job is run.
     """
     import sys
 
