@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from multiprocessing.connection import wait
 from typing import IO, Any
 
 from joulecast.calibrate.devices import open_device
@@ -170,7 +171,7 @@ def _start(locator: str, own: Settings) -> subprocess.Popen[bytes]:
 
 
 def _first_line(guardian: subprocess.Popen[bytes]) -> str:
-    if guardian.stdout is None or not select.select([guardian.stdout], [], [], PATIENCE_S)[0]:
+    if guardian.stdout is None or not wait([guardian.stdout], PATIENCE_S):
         return ""
     return guardian.stdout.readline().decode().strip()
 

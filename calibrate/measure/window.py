@@ -180,6 +180,8 @@ def _by_history(inside: Sequence[Sample], whole: HistoryWindow) -> _Cut:
     """The window that the driver's power history gives."""
     length = whole.end_s - whole.start_s
     seen = [s for s in inside if whole.start_s <= s.time_s <= whole.end_s]
+    if len(seen) < 2:
+        raise FaultError(Reason.DRIVER_STALLED, f"the card was read {len(seen)} times in {length:.2f} s")
     return _Cut(length, whole.power_w * length, whole.error, "history", whole.steps, seen[0], seen[-1])
 
 

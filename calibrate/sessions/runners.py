@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from joulecast.calibrate.devices.protocol import Device
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
-from joulecast.errors import MeasurementError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +43,8 @@ def runner_for(device: Device) -> CardRunner:
         from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 
         return CardRunner(SimulatedRunner(device), lambda benchmark: (), software_versions(with_torch=False))
+    from joulecast.calibrate.microbenchmarks.torch_backend import torch_index
     from joulecast.calibrate.microbenchmarks.torch_runner import TorchRunner
 
-    runner = TorchRunner(f"cuda:{_torch_index(device)}")
+    runner = TorchRunner(f"cuda:{torch_index(device)}")
     return CardRunner(runner, runner.missing, software_versions())
-
-
-def _torch_index(device: Device) -> int:
-    """PyTorch's number of a card: it counts only what ``CUDA_VISIBLE_DEVICES`` shows, in an order of its own."""
-    from joulecast.calibrate.devices.nvml import NvmlCard
-    from joulecast.calibrate.microbenchmarks.torch_backend import load_torch
-
-    torch = load_torch()
-    if not isinstance(device, NvmlCard):
-        return int(device.facts.locator.rpartition(":")[2])
-    wanted = device.identifier
-    for index in range(torch.cuda.device_count()):
-        if wanted.endswith(str(torch.cuda.get_device_properties(index).uuid)):
-            return index
-    raise MeasurementError(
-        f"PyTorch does not see {device.facts.locator} ({wanted})",
-        key=device.facts.locator,
-        remedy="It needs a build of PyTorch for this GPU, and CUDA_VISIBLE_DEVICES must not hide it.",
-    )

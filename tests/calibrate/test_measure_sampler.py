@@ -321,3 +321,26 @@ def test_a_pool_keeps_its_samplers(locator):
         assert pool.core_share == sampler.core_share > 0.0
     with pytest.raises(MeasurementError, match="closed"):
         sampler.start()
+
+
+def test_a_process_with_thousands_of_open_files_still_hears_the_sampler(locator):
+    """A training loop may hold more files than ``select`` can watch: 1024."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < 1300:
+        pytest.skip("this machine allows no process so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1300) if soft >= 0 else soft, hard))
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while files[-1] < 1100:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+        sampler = ProcessSampler(locator)
+        try:
+            sampler.start()
+            assert sampler.stop() is not None
+        finally:
+            sampler.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -36,12 +36,12 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("identifier", "index"), [("GPU-aaaa-1", 1), (b"GPU-bbbb-2", 0)])
 def test_a_card_is_found_by_its_identifier_not_by_its_number(identifier: str | bytes, index: int) -> None:
-    assert runners._torch_index(Card(identifier)) == index
+    assert torch_backend.torch_index(Card(identifier)) == index
 
 
 def test_a_hidden_card_is_an_error_that_says_so() -> None:
     with pytest.raises(MeasurementError, match=r"PyTorch does not see nvml:0 \(GPU-cccc-3\)"):
-        runners._torch_index(Card("GPU-cccc-3"))
+        torch_backend.torch_index(Card("GPU-cccc-3"))
 
 
 def test_a_simulated_card_runs_on_itself() -> None:
