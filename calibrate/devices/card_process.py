@@ -113,7 +113,7 @@ class CardProcess:
         end = time.monotonic() + timeout_s
         while pipe is not None and b"\n" not in self._unread:
             left = end - time.monotonic()
-            if left <= 0.0 or not wait([pipe], left):
+            if left <= 0.0 or not wait([pipe.fileno()], left):
                 raise DeviceError(
                     f"the driver has not answered for {timeout_s:g} s",
                     key=self._locator,

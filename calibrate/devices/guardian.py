@@ -171,7 +171,7 @@ def _start(locator: str, own: Settings) -> subprocess.Popen[bytes]:
 
 
 def _first_line(guardian: subprocess.Popen[bytes]) -> str:
-    if guardian.stdout is None or not wait([guardian.stdout], PATIENCE_S):
+    if guardian.stdout is None or not wait([guardian.stdout.fileno()], PATIENCE_S):
         return ""
     return guardian.stdout.readline().decode().strip()
 

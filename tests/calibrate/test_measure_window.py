@@ -379,5 +379,5 @@ def test_a_history_beside_which_the_card_was_hardly_read_is_refused(when, last):
     history = [PowerReading(t, 500.0) for t in np.arange(0.02, last + 0.01, 0.02)]
     samples = [Sample(when, 1e-3, components_j={"hbm": 5.0}), Sample(1.01, 1e-3, energy_j=1000.0)]
     short = replace(SETTINGS, window_s=0.5, least_steps=2)
-    with pytest.raises(FaultError, match="read . times"):
+    with pytest.raises(FaultError, match=r"read . times"):
         cut_window(samples, 0.0, 1.0, short, history=history)
