@@ -28,18 +28,8 @@ READS = 4
 BEFORE_S, AFTER_S = 0.3, 0.5
 
 
-class CardClock(Protocol):
-    """The GPU's own time, which marks in the engine's queue carry."""
-
-    def read(self) -> ClockRead:
-        """Read the GPU's time once; the queue is empty."""
-
-    def times(self, marks: Sequence[Any]) -> list[float]:
-        """GPU times of marks, once all have been reached [s]."""
-
-
 class EventClock:
-    """CUDA events: their differences are the card's time.
+    """The GPU's own time, which marks in the engine's queue carry: differences of CUDA events.
 
     Differences of events are single-precision milliseconds; adding up short ones keeps them exact over long series.
 
@@ -56,7 +46,7 @@ class EventClock:
         self._reference_s = 0.0
 
     def read(self) -> ClockRead:
-        """Record an event on the idle queue and ask until it has happened."""
+        """Read the GPU's time once: record an event on the idle queue and ask until it has happened."""
         before = time.monotonic()
         event = self._engine.mark()
         while not event.query():
@@ -67,7 +57,7 @@ class EventClock:
         return ClockRead(before, after, self._reference_s)
 
     def times(self, marks: Sequence[Any]) -> list[float]:
-        """Time since the reference, which is at most one run old."""
+        """GPU times of marks, once all have been reached [s]; the reference is at most one run old."""
         return [self._reference_s + self._engine.elapsed_s(self._reference, mark) for mark in marks]
 
 
@@ -146,8 +136,8 @@ class TorchBench:
                 kernel = kernel_of(Buffers(torch, self._device, benchmark.row, benchmark.name))
                 self._kernels.append(kernel)
                 self._times.append(warm_up(self._engine, kernel.once))
-        clock = HostClock if self._device.type == "cpu" else EventClock
-        self._clock: CardClock = clock(self._engine)
+        on_cpu = self._device.type == "cpu"
+        self._clock: HostClock | EventClock = HostClock(self._engine) if on_cpu else EventClock(self._engine)
         self._single = [self._batch([kernel], 1) for kernel in self._kernels]
         self._chunk_passes = max(round(MARK_EVERY_S / sum(self._times)), 1)
         self._chunk = self._batch(self._kernels, self._chunk_passes)
