@@ -86,14 +86,10 @@ def likeliest_scale(
     relative = errors / scale
     each = 0.5 * (TAILS + 1.0) * np.log1p(relative**2 / TAILS) + np.log(scale)
     if bound is not None:
-        each = np.where(bound, -np.log(_students_share_below(relative)), each)
+        from scipy.special import stdtr
+
+        each = np.where(bound, -np.log(stdtr(TAILS, relative)), each)
     surprise = each @ weight
     if usual is not None:
         surprise += 0.5 * (np.log(SCALES / usual) / FAMILIES_DIFFER) ** 2
     return float(SCALES[np.argmin(surprise)])
-
-
-def _students_share_below(x: Array) -> Array:
-    """Cumulative Student's distribution with four degrees of freedom (Abramowitz and Stegun 26.7.4)."""
-    sine = x / np.sqrt(TAILS + x**2)
-    return np.asarray(0.5 + 0.25 * sine * (3.0 - sine**2))

@@ -66,6 +66,25 @@ class LiveOptions:
     alone: bool = False
 
 
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Meanwhile signals that would end this process at once first end what it has started, and tell what is kept."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    ours = current_thread() is main_thread()  # no other may say what a signal does
+    deadly = [n for n in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(n) is signal.SIG_DFL]
+    for number in deadly:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in deadly:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@unwinding()
 def measure_card(
     options: LiveOptions, say: Callable[[str], None], agree: Callable[[str], bool]
 ) -> tuple[Path, Outcome]:
@@ -94,11 +113,6 @@ def measure_card(
     MeasurementError
         Nothing can be run on the card.
     """
-    with unwinding():
-        return _measured(options, say, agree)
-
-
-def _measured(options: LiveOptions, say: Callable[[str], None], agree: Callable[[str], bool]) -> tuple[Path, Outcome]:
     with closing(open_device(locator_of(options.device))) as device, reserved(device):
         facts = device.facts
         sizes = group_sizes(options.gpus, _present(facts)) if options.gpus else []
@@ -113,24 +127,6 @@ def _measured(options: LiveOptions, say: Callable[[str], None], agree: Callable[
         for size in sizes:
             _measure_group(size, folder, GROUPS_SHARE * options.budget_s / len(sizes), say)
     return folder, outcome
-
-
-@contextmanager
-def unwinding() -> Iterator[None]:
-    """Meanwhile signals that would end this process at once first end what it has started, and tell what is kept."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    ours = current_thread() is main_thread()  # no other may say what a signal does
-    deadly = [n for n in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(n) is signal.SIG_DFL]
-    for number in deadly:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in deadly:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -203,7 +199,7 @@ def _measure(
                 base=description,
                 benchmarks=benchmarks,
                 settings=settings,
-                listener=display,
+                display=display,
                 missing=own.missing,
                 others=others,
             )
