@@ -22,6 +22,8 @@ from dataclasses import asdict
 from multiprocessing.connection import wait
 from typing import IO, Any
 
+from pydantic import TypeAdapter
+
 from joulecast.calibrate.devices import open_device
 from joulecast.calibrate.devices.protocol import Device, Settings
 from joulecast.errors import DeviceError, JoulecastError, PermissionDeniedError
@@ -51,7 +53,7 @@ class BorrowedSettings:
         self._lock = threading.Lock()
         self._armed = self._lost = self._over = False
         self._guardian: subprocess.Popen[bytes] | None = None
-        if getattr(device, "shared", True):
+        if device.shared:
             self._guardian = _start(device.facts.locator, self.own)
             threading.Thread(target=self._watch, args=(self._guardian,), daemon=True).start()
 
@@ -233,9 +235,7 @@ def _unread(orders: IO[bytes]) -> bytes:
 def main(arguments: Sequence[str]) -> None:
     """What the guardian's process runs: ``LOCATOR SETTINGS PARENT``."""
     locator, settings, parent = arguments
-    content = json.loads(settings)
-    clocks = content["locked_clock_mhz"]
-    own = Settings(None if clocks is None else (clocks[0], clocks[1]), content["power_limit_w"])
+    own = TypeAdapter(Settings).validate_json(settings)
     try:
         guard(locator, own, sys.stdin.buffer, int(parent))
     except JoulecastError as error:

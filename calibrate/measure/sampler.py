@@ -158,7 +158,7 @@ class ProcessSampler:
 class SamplerPool:
     """Makes one sampler per card and keeps it: a process takes longer to start than many benchmarks to run.
 
-    Cards of virtual time, which have a method ``watch``, are sampled in this process.
+    Cards of virtual time are sampled in this process.
     """
 
     def __init__(self) -> None:
@@ -168,8 +168,7 @@ class SamplerPool:
         """The card's sampler."""
         locator = device.facts.locator
         if locator not in self._samplers:
-            virtual = hasattr(device, "watch") and not getattr(device, "realtime", False)
-            self._samplers[locator] = VirtualSampler(device) if virtual else ProcessSampler(locator)
+            self._samplers[locator] = ProcessSampler(locator) if device.realtime else VirtualSampler(device)
         return self._samplers[locator]
 
     @property
