@@ -6,7 +6,7 @@ at any point goes on where it stopped, and what it has is usable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +20,7 @@ from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
 from joulecast.calibrate.measure.watch import SamplerFactory
-from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
+from joulecast.calibrate.microbenchmarks.protocol import CardRunner, Microbenchmark
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.sessions.active import settings_of
 from joulecast.calibrate.sessions.belief import Uncertainty
@@ -114,13 +114,11 @@ class Session:
     base
         The card's data-sheet facts.
     benchmarks
-        What may be measured.
+        What may be measured; those that lack something on this machine are no candidates.
     settings
         How the session goes.
     display
         Tells people how it goes.
-    missing
-        What a microbenchmark needs and this machine lacks; such ones are no candidates.
     others
         Labelled rows of other cards of the kind, from which the session starts.
     """
@@ -128,14 +126,13 @@ class Session:
     def __init__(
         self,
         device: Device,
-        runner: Runner,
+        runner: CardRunner,
         sampler_factory: SamplerFactory,
         recorder: Recorder,
         base: GpuDescription,
         benchmarks: Sequence[Microbenchmark],
         settings: SessionSettings,
         display: Display,
-        missing: Callable[[Microbenchmark], Sequence[str]] = lambda benchmark: (),
         others: Sequence[Row] = (),
     ) -> None:
         self._device, self._runner, self._sampler_factory = device, runner, sampler_factory
@@ -147,7 +144,7 @@ class Session:
             self._start, self._known = learnt(others, self._start, self._priors)
         self._benchmarks = {b.name: b for b in benchmarks}
         self._expected = {b.name: expected_cost_s(b.row, settings.measure) + PREPARATION_S for b in benchmarks}
-        lacking = {b.name: ", ".join(words) for b in benchmarks if (words := missing(b))}
+        lacking = {b.name: ", ".join(words) for b in benchmarks if (words := runner.missing(b))}
         there = [b for b in benchmarks if b.name not in lacking]
         found = [Candidate(b.name, b.row, b.stratum, self._expected[b.name]) for b in there]
         self._candidates, dropped = usable(found, self._start)
