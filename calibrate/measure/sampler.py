@@ -63,12 +63,8 @@ class VirtualSampler:
 
     def __init__(self, device: Any) -> None:
         self._device, self._collector = device, Collector(device)
+        self.history_step_s = self._collector.history_step_s
         self._end: Callable[[], None] | None = None
-
-    @property
-    def history_step_s(self) -> float | None:
-        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
-        return self._collector.history_step_s
 
     def start(self, *, dense_counter: bool = False) -> None:
         """Begin; forgets older samples."""

@@ -364,7 +364,8 @@ def test_a_card_is_kept_by_whatever_word_it_was_opened(tmp_path: Path, monkeypat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def card(word: str, identifier: str) -> Any:
-        return SimpleNamespace(facts=SimpleNamespace(locator=f"nvml:{word}", name="NVIDIA H200"), identifier=identifier)
+        facts = SimpleNamespace(locator=f"nvml:{word}", name="NVIDIA H200")
+        return SimpleNamespace(facts=facts, identifier=identifier, shared=True)
 
     with reserved(card("0", "GPU-a")), reserved(card("1", "GPU-b")):
         other = reserved(card("GPU-a", "GPU-a"))
