@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from joulecast.calibrate.microbenchmarks.kernel import Kernel
 from joulecast.calibrate.microbenchmarks.loads import kernel_of
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.microbenchmarks.torch_backend import in_words, load_torch, missing_needs, refuse_missing
-from joulecast.calibrate.power_profile.protocol import Channel, ClockRead, Run, Series
+from joulecast.calibrate.power_profile.poller import Poller
+from joulecast.calibrate.power_profile.protocol import ClockRead, Run, Series
 from joulecast.errors import MeasurementError
 
 #: Executions at the start of a run that are marked one by one.
@@ -84,19 +85,6 @@ class HostClock:
         return list(marks)
 
 
-class PowerLog(Protocol):
-    """Logs power from :meth:`start` to :meth:`stop`."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def stop(self) -> tuple[Channel, ...]:
-        """End; what was read, in the host's monotonic time."""
-
-    def close(self) -> None:
-        """Let go of the card."""
-
-
 class TorchBench:
     """Launches microbenchmarks in turn on a PyTorch device and logs power meanwhile.
 
@@ -118,7 +106,7 @@ class TorchBench:
     """
 
     def __init__(
-        self, benchmarks: Sequence[Microbenchmark], device: str, log: PowerLog, power_limit_w: float | None = None
+        self, benchmarks: Sequence[Microbenchmark], device: str, log: Poller, power_limit_w: float | None = None
     ) -> None:
         self.power_limit_w = power_limit_w
         self._torch = torch = load_torch()

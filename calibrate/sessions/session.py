@@ -168,13 +168,13 @@ class Session:
             return self._run(borrowed)
 
     def _run(self, borrowed: BorrowedSettings | None) -> Outcome:
-        begin, gpu = self._device.now(), self._start
-        before_s = sum(costs_s(self._recorder.recording.rows).values())
-        resumed = bool(self._recorder.recording.rows)
+        recording, gpu = self._recorder.recording, self._start
+        begin_s = self._device.now() - sum(costs_s(recording.rows).values())  # as if all rows were of one sitting
+        resumed = bool(recording.rows)
         first = Design(self._candidates, gpu, self._priors, known=self._known).uncertainty() if resumed else None
         while True:
-            gpu = estimate([*self._others, *self._recorder.recording.rows], gpu, self._priors)
-            left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
+            gpu = estimate([*self._others, *recording.rows], gpu, self._priors)
+            left_s = self._settings.budget_s - (self._device.now() - begin_s)
             design = self._design(gpu)
             choice = design.choose(left_s)
             first = first or choice.before
@@ -182,14 +182,13 @@ class Session:
             reason = _end(choice, exhausted=not design.left)
             if reason:
                 break
-            for candidate in choice.order[: max(BATCH, len(self._recorder.recording.rows) // 4)]:
-                left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
+            for candidate in choice.order[: max(BATCH, len(recording.rows) // 4)]:
+                left_s = self._settings.budget_s - (self._device.now() - begin_s)
                 if candidate.cost_s > left_s:
                     break
                 self._watch()
                 self._measure(candidate.name, left_s, borrowed)
-        spent = before_s + self._device.now() - begin
-        recording = self._recorder.recording
+        spent = self._device.now() - begin_s
         return Outcome(
             reason, first, choice.before, len(recording.rows), len(recording.failures), spent, tuple(self.left_out)
         )
