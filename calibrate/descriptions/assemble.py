@@ -61,7 +61,7 @@ def assemble(
     parameters: dict[str, Parameter] = {n: _fixed(p) for n, p in expected.fixed.items()}
     if of_one_card:
         parameters |= {n: Parameter(1.0, 0.0, "", "the card itself was measured", "measured") for n in CARD_FACTORS}
-    solutions = [_capped(solution, priors) for solution in solutions]
+    solutions = [capped(one, [priors[name].sd for name in one.names]) for one in solutions]
     for solution in solutions:
         spread = np.sqrt(np.diag(solution.covariance))
         joint = set(_entangled(solution))
@@ -97,15 +97,14 @@ def _fitted(prior: Prior, value: float, spread: float, identified: float) -> Par
     return Parameter(settled(value, prior.sd), rounded(spread, SPREAD_DIGITS), prior.unit, source, status)
 
 
-def _capped(solution: Solution, priors: Mapping[str, Prior]) -> Solution:
-    """A solution whose uncertainty, widened by how badly its form fits, is nowhere wider than before the fit."""
-    spread = np.sqrt(np.diag(solution.covariance))
-    before = np.array([priors[name].sd for name in solution.names])
-    wider = spread > before * (1.0 - 1e-9)
-    factor = np.divide(before, spread, out=np.ones_like(spread), where=wider)
+def capped(solution: Solution, before: Sequence[float]) -> Solution:
+    """A solution whose uncertainty, widened by how badly its form fits, is nowhere wider than ``before`` the fit."""
+    spread, most = np.sqrt(np.diag(solution.covariance)), np.array(before)
+    wider = spread > most * (1.0 - 1e-9)
+    factor = np.divide(most, spread, out=np.ones_like(spread), where=wider)
     covariance = solution.covariance * np.outer(factor, factor)
     # To the last bit what it was before, where machines' algebra differs: a digit in a description hangs on it.
-    covariance[wider, wider] = before[wider] ** 2
+    covariance[wider, wider] = most[wider] ** 2
     return replace(solution, covariance=covariance)
 
 

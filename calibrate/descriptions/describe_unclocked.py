@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.calibrate.descriptions.assemble import IDENTIFIED, SPREAD_DIGITS, joint_covariance, rounded, settled
+from joulecast.calibrate.descriptions.assemble import (
+    IDENTIFIED,
+    SPREAD_DIGITS,
+    capped,
+    joint_covariance,
+    rounded,
+    settled,
+)
 from joulecast.calibrate.descriptions.describe import RowsFit
 from joulecast.calibrate.fit.form_errors import form_spread
 from joulecast.calibrate.fit.solve import Solution
@@ -45,7 +52,8 @@ def fit_unclocked_rows(rows: Sequence[Row], base: GpuDescription, name: str = ""
     data = usable(rows)
     if not data.rows:
         raise InputError("no row of a kernel with a time to fit on", remedy="Give rows of single kernels.")
-    solutions = [_capped(solution, base) for solution in fit_unclocked(data, base)]
+    before = {f"{table}.{key}": p.sd for table, of in base.tables.items() for key, p in of.parameters.items()}
+    solutions = [capped(one, [before[name] for name in one.names]) for one in fit_unclocked(data, base)]
     words = provenance or f"times of {len(data.rows)} kernels without clocks"
     tables: dict[str, Any] = {table: _fitted(content, solutions, words) for table, content in base.tables.items()}
     fitted = replace(base, name=name or base.name, derivation="", **tables)
@@ -73,14 +81,6 @@ def _fitted(table: Table, solutions: Sequence[Solution], words: str) -> Table:
                 "fitted" if share >= IDENTIFIED else before.status,
             )
     return merge(table, Table(words, told, names, matrix, table.discrepancy, table.name)) if told else table
-
-
-def _capped(solution: Solution, base: GpuDescription) -> Solution:
-    """A solution whose uncertainty is nowhere wider than before the fit."""
-    spread = np.sqrt(np.diag(solution.covariance))
-    before = np.array([base.tables[t].parameters[k].sd for t, _, k in (n.partition(".") for n in solution.names)])
-    factor = np.minimum(1.0, before / np.maximum(spread, 1e-300))
-    return replace(solution, covariance=solution.covariance * np.outer(factor, factor))
 
 
 def _discrepancy(data: Unclocked, fitted: GpuDescription) -> dict[str, dict[str, float]]:

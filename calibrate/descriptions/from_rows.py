@@ -116,7 +116,7 @@ def _of_base(rows: Sequence[Row], base: str | Path) -> list[Row]:
     device = read_gpu(base).device
     mine = of_card(rows, device)
     if rows and not mine:
-        labels = sorted({str(row.configuration["card_label"]) for row in rows})
+        labels = sorted({str(row.configuration.get("card_label", "another card")) for row in rows})
         wrong = f"none of {len(rows)} rows was measured on {device['product'].value}, but on {', '.join(labels)}"
         raise InputError(wrong, key="--gpu", remedy="Name the card that measured them.")
     return mine

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,11 +37,23 @@ def open_device(locator: str) -> Device:
         The card, its driver or the package that talks to it is missing; the message says which.
     """
     kind, _, place = locator.partition(":")
-    if kind not in _KINDS:
-        raise InputError(
-            f"unknown kind of card {locator!r}", key="--device", remedy="Known: nvml:0, amd:0, sim:FILE, replay:DIR."
-        )
-    return _KINDS[kind](place)
+    if kind == "nvml":
+        from joulecast.calibrate.devices.nvml import NvmlCard
+
+        return NvmlCard(place or "0")
+    if kind == "amd":
+        from joulecast.calibrate.devices.amd import AmdCard
+
+        return AmdCard(place or "0")
+    if kind == "sim":
+        return _simulated(place)
+    if kind == "replay":
+        from joulecast.calibrate.devices.replayed import ReplayedCard
+
+        return ReplayedCard(place)
+    raise InputError(
+        f"unknown kind of card {locator!r}", key="--device", remedy="Known: nvml:0, amd:0, sim:FILE, replay:DIR."
+    )
 
 
 def locator_of(word: str) -> str:
@@ -68,24 +79,6 @@ def locator_of(word: str) -> str:
     )
 
 
-def _nvml(place: str) -> Device:
-    from joulecast.calibrate.devices.nvml import NvmlCard
-
-    return NvmlCard(place or "0")
-
-
-def _amd(place: str) -> Device:
-    from joulecast.calibrate.devices.amd import AmdCard
-
-    return AmdCard(place or "0")
-
-
-def _replayed(place: str) -> Device:
-    from joulecast.calibrate.devices.replayed import ReplayedCard
-
-    return ReplayedCard(place)
-
-
 def _simulated(place: str) -> Device:
     from joulecast.calibrate.devices.simulated import SimulatedCard
     from joulecast.model.hardware.catalogue import gpu_names
@@ -93,14 +86,4 @@ def _simulated(place: str) -> Device:
     if not place:
         remedy = "Give sim:FILE, or sim:NAME of a GPU in the catalogue."
         raise InputError("which simulated card is not said", key="--device", remedy=remedy)
-    if place in gpu_names():
-        return SimulatedCard(place)
-    return SimulatedCard.open(Path(place))
-
-
-_KINDS: dict[str, Callable[[str], Device]] = {
-    "nvml": _nvml,
-    "amd": _amd,
-    "sim": _simulated,
-    "replay": _replayed,
-}
+    return SimulatedCard(place) if place in gpu_names() else SimulatedCard.open(Path(place))

@@ -15,7 +15,7 @@ from typing import Any
 
 from joulecast.calibrate.devices.amd_binding import AmdSmi, number, text
 from joulecast.calibrate.devices.processes import is_ours
-from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, Sample, Settings
+from joulecast.calibrate.devices.protocol import CardFacts, Device, Neighbour, Sample, Settings
 from joulecast.errors import DeviceError
 
 MICRO = 1e-6
@@ -34,7 +34,7 @@ RESIDENCIES = {
 }
 
 
-class AmdCard:
+class AmdCard(Device):
     """An AMD card.
 
     Parameters
@@ -75,11 +75,6 @@ class AmdCard:
         self._facts = self._read_facts(place, counter is not None)
 
     @property
-    def facts(self) -> CardFacts:
-        """What the card says about itself."""
-        return self._facts
-
-    @property
     def power_readings(self) -> dict[str, str]:
         """Where the fields of a sample come from, for people."""
         instant, average = self._power_readings()
@@ -90,14 +85,6 @@ class AmdCard:
             **{f"components_j.{name}": "pm_metrics" for name in self._facts.components},
         }
         return {name: source for name, source in found.items() if source}
-
-    def now(self) -> float:
-        """The machine's monotonic time [s]."""
-        return time.monotonic()
-
-    def sleep(self, duration_s: float) -> None:
-        """Wait."""
-        time.sleep(max(duration_s, 0.0))
 
     def sample(self, *, counter: bool = True) -> Sample:
         """Read the card."""

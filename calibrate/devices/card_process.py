@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
 from typing import Any, Protocol
 
 from joulecast.calibrate.devices.protocol import Device
@@ -112,7 +113,7 @@ class CardProcess:
         end = time.monotonic() + timeout_s
         while pipe is not None and b"\n" not in self._unread:
             left = end - time.monotonic()
-            if left <= 0.0 or not select.select([pipe], [], [], left)[0]:
+            if left <= 0.0 or not wait([pipe.fileno()], left):
                 raise DeviceError(
                     f"the driver has not answered for {timeout_s:g} s",
                     key=self._locator,

@@ -121,7 +121,7 @@ def examine(device: Device, watch_s: float = WATCH_S) -> Examination:
     """
     samples = _watch(device, watch_s)
     facts, power = device.facts, mean_of_present([polled(sample) for sample in samples])
-    readings = getattr(device, "power_readings", {})
+    readings = device.power_readings
     counter_w, step = counter_power(samples)
     found = [
         *of_facts(facts, device.settings()),

@@ -19,7 +19,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from multiprocessing.connection import wait
 from typing import IO, Any
+
+from pydantic import TypeAdapter
 
 from joulecast.calibrate.devices import open_device
 from joulecast.calibrate.devices.protocol import Device, Settings
@@ -50,7 +53,7 @@ class BorrowedSettings:
         self._lock = threading.Lock()
         self._armed = self._lost = self._over = False
         self._guardian: subprocess.Popen[bytes] | None = None
-        if getattr(device, "shared", True):
+        if device.shared:
             self._guardian = _start(device.facts.locator, self.own)
             threading.Thread(target=self._watch, args=(self._guardian,), daemon=True).start()
 
@@ -170,7 +173,7 @@ def _start(locator: str, own: Settings) -> subprocess.Popen[bytes]:
 
 
 def _first_line(guardian: subprocess.Popen[bytes]) -> str:
-    if guardian.stdout is None or not select.select([guardian.stdout], [], [], PATIENCE_S)[0]:
+    if guardian.stdout is None or not wait([guardian.stdout.fileno()], PATIENCE_S):
         return ""
     return guardian.stdout.readline().decode().strip()
 
@@ -232,9 +235,7 @@ def _unread(orders: IO[bytes]) -> bytes:
 def main(arguments: Sequence[str]) -> None:
     """What the guardian's process runs: ``LOCATOR SETTINGS PARENT``."""
     locator, settings, parent = arguments
-    content = json.loads(settings)
-    clocks = content["locked_clock_mhz"]
-    own = Settings(None if clocks is None else (clocks[0], clocks[1]), content["power_limit_w"])
+    own = TypeAdapter(Settings).validate_json(settings)
     try:
         guard(locator, own, sys.stdin.buffer, int(parent))
     except JoulecastError as error:

@@ -27,14 +27,14 @@ from joulecast.calibrate.devices.nvml_binding import (
 )
 from joulecast.calibrate.devices.nvml_history import NvmlHistory, history_at
 from joulecast.calibrate.devices.processes import is_ours
-from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, PowerReading, Sample, Settings
+from joulecast.calibrate.devices.protocol import CardFacts, Device, Neighbour, PowerReading, Sample, Settings
 from joulecast.errors import DeviceError
 
 #: Milli-units in which NVML speaks.
 MILLI = 1e-3
 
 
-class NvmlCard:
+class NvmlCard(Device):
     """An NVIDIA card.
 
     Parameters
@@ -83,11 +83,6 @@ class NvmlCard:
         self._history: NvmlHistory | None = history_at(nvml, handle)
 
     @property
-    def facts(self) -> CardFacts:
-        """What the card says about itself."""
-        return self._facts
-
-    @property
     def identifier(self) -> str:
         """The card's own ``GPU-…``, whatever word opened it."""
         return text(self._nvml.call("nvmlDeviceGetUUID", self._handle))
@@ -110,14 +105,6 @@ class NvmlCard:
         if self._has_counter:
             found["energy_j"] = "nvmlDeviceGetTotalEnergyConsumption"
         return found
-
-    def now(self) -> float:
-        """The machine's monotonic time [s]."""
-        return time.monotonic()
-
-    def sleep(self, duration_s: float) -> None:
-        """Wait."""
-        time.sleep(max(duration_s, 0.0))
 
     @property
     def history_step_s(self) -> float | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +134,69 @@ class Neighbour:
     memory_bytes: int | None = None
 
 
-class Device(Protocol):
-    """A card that can be read, and set where there is the privilege."""
+class Device(ABC):
+    """A card that can be read, and set where there is the privilege.
+
+    What a class does not say itself is that of a card in the machine's time, which other processes can open, and whose
+    driver writes down no power by itself.
+    """
+
+    _facts: CardFacts
 
     @property
     def facts(self) -> CardFacts:
         """What the card says about itself."""
+        return self._facts
+
+    @property
+    def identifier(self) -> str:
+        """What the card is called, whatever word opened it."""
+        return self.facts.locator.partition(":")[2]
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes can open the card; one that lives here alone ends with this process."""
+        return True
+
+    @property
+    def realtime(self) -> bool:
+        """Whether the card lives in the machine's time; one that does not calls whoever watches it."""
+        return True
+
+    @property
+    def power_readings(self) -> dict[str, str]:
+        """Where the fields of a sample come from, for people."""
+        return {}
+
+    @property
+    def history_step_s(self) -> float | None:
+        """Time between two powers that the driver writes down by itself [s]; ``None`` where it writes none."""
+        return None
+
+    def power_history(self, since_s: float) -> Sequence[PowerReading]:
+        """Powers that the driver wrote down after a time, oldest first; it keeps those of the last seconds only.
+
+        Parameters
+        ----------
+        since_s
+            On the card's clock, as that of an earlier reading.
+
+        Raises
+        ------
+        DeviceError
+            The card does not answer.
+        """
+        return ()
 
     def now(self) -> float:
         """The time that samples carry [s]; real cards give ``time.monotonic()``, simulated ones their own."""
+        return time.monotonic()
 
     def sleep(self, duration_s: float) -> None:
         """Wait on the same clock."""
+        time.sleep(max(duration_s, 0.0))
 
+    @abstractmethod
     def sample(self, *, counter: bool = True) -> Sample:
         """Read the card.
 
@@ -162,10 +213,13 @@ class Device(Protocol):
 
     def neighbours(self) -> Sequence[Neighbour]:
         """Other processes that use the card."""
+        return ()
 
     def settings(self) -> Settings:
         """What is set now."""
+        return Settings()
 
+    @abstractmethod
     def apply(self, settings: Settings) -> None:
         """Set clocks and power limit; ``None`` gives back the card's own.
 
@@ -177,33 +231,5 @@ class Device(Protocol):
             A value that the card refuses.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing to let go of is usual
         """Let go of the driver."""
-
-
-class PowerHistory(Protocol):
-    """A card whose driver writes down power by itself, at regular steps."""
-
-    @property
-    def history_step_s(self) -> float | None:
-        """Time between two readings [s]; ``None`` where this card has no history after all."""
-
-    def power_history(self, since_s: float) -> Sequence[PowerReading]:
-        """Readings after a time, oldest first; the driver keeps those of the last seconds only.
-
-        Parameters
-        ----------
-        since_s
-            On the card's clock, as that of an earlier reading.
-
-        Raises
-        ------
-        DeviceError
-            The card does not answer.
-        """
-
-
-def history_of(device: object) -> PowerHistory | None:
-    """The power history of a card; ``None`` where it has none."""
-    found: PowerHistory | None = device if hasattr(device, "power_history") else None  # type: ignore[assignment]
-    return found if found is not None and found.history_step_s is not None else None

@@ -26,7 +26,7 @@ def reserved(device: Device) -> Iterator[None]:
     DeviceError
         Another process calibrates the card.
     """
-    if not getattr(device, "shared", True):  # simulated, and known to this process alone
+    if not device.shared:  # simulated, and known to this process alone
         yield
         return
     path = _lock_path(device)
@@ -63,5 +63,4 @@ def _lock_path(device: Device) -> Path:
     kind, _, place = device.facts.locator.partition(":")
     if kind == "sim":
         return Path(f"{place}.lock")
-    identifier = getattr(device, "identifier", place)
-    return Path(tempfile.gettempdir()) / f"joulecast-{kind}-{re.sub(r'[^A-Za-z0-9]+', '-', identifier)}.lock"
+    return Path(tempfile.gettempdir()) / f"joulecast-{kind}-{re.sub(r'[^A-Za-z0-9]+', '-', device.identifier)}.lock"

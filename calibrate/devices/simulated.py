@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulecast.calibrate.devices.protocol import CardFacts, Neighbour, PowerReading, Sample, Settings
+from joulecast.calibrate.devices.protocol import Device, Neighbour, PowerReading, Sample, Settings
 from joulecast.calibrate.devices.simulated_board import Board, Dynamics
 from joulecast.calibrate.devices.simulated_facts import (
     allowed,
@@ -48,7 +48,7 @@ from joulecast.errors import DeviceError, InputError, PermissionDeniedError, Unk
 NEIGHBOUR_PID = 4242
 
 
-class SimulatedCard:
+class SimulatedCard(Device):
     """A simulated card.
 
     Parameters
@@ -139,11 +139,6 @@ class SimulatedCard:
         self._facts = facts_of(content, self.truth, f"sim:{file or content.gpu}")
 
     @property
-    def facts(self) -> CardFacts:
-        """What the card says about itself."""
-        return self._facts
-
-    @property
     def realtime(self) -> bool:
         """Whether the card lives in the machine's time."""
         return self._content.realtime
@@ -222,6 +217,8 @@ class SimulatedCard:
 
     def power_history(self, since_s: float) -> Sequence[PowerReading]:
         """What the driver wrote down after a time."""
+        if self.history_step_s is None:
+            return ()
         self.catch_up()
         return power_history(self.board, self.sensors, self.faults, self._content.seed, self._alive(), since_s)
 
@@ -262,9 +259,6 @@ class SimulatedCard:
         self._content = content
         self._use_settings(content, self.truth[late])
         self._files.write_settings(content)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     def begin(self, row: Mapping[str, Any]) -> Player:
         """Start the work of a row; it goes on until :meth:`end`, and other processes see it in real time.

@@ -8,7 +8,6 @@ from typing import Any
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_loads import Player, phases_of
 from joulecast.calibrate.microbenchmarks.protocol import Load, Microbenchmark
-from joulecast.errors import MeasurementError
 from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
 
 
@@ -19,12 +18,14 @@ class SimulatedRunner:
     ----------
     card
         Where they run.
-    present
-        What of :attr:`~joulecast.calibrate.microbenchmarks.protocol.Microbenchmark.needs` is there; by default all.
     """
 
-    def __init__(self, card: SimulatedCard, present: frozenset[str] | None = None) -> None:
-        self.card, self._present = card, present
+    def __init__(self, card: SimulatedCard) -> None:
+        self.card = card
+
+    def missing(self, benchmark: Microbenchmark) -> tuple[str, ...]:
+        """Nothing that a microbenchmark needs."""
+        return ()
 
     def prepare(self, benchmark: Microbenchmark) -> Load:
         """Prepare a load.
@@ -32,11 +33,8 @@ class SimulatedRunner:
         Raises
         ------
         MeasurementError
-            The row is none that a card can run, or something that it needs is missing.
+            The row is none that a card can run.
         """
-        for need in benchmark.needs:
-            if self._present is not None and need not in self._present:
-                raise MeasurementError(f"{need} is missing", key=benchmark.name)
         phases = phases_of(benchmark.row, self.card.board)
         if len(phases) > 1 or phases[0].work.is_idle or "companion" in benchmark.row:
             return SimulatedLoad(self.card, benchmark.row)

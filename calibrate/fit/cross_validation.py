@@ -175,9 +175,8 @@ def _spreads(misses: Sequence[Miss], every: Sequence[Miss]) -> dict[str, float]:
     """Of a family among ``every`` miss of its table."""
     found = {}
     for quantity in ("time", "energy", "power"):
-        own, all_of_them = _errors(misses, quantity), _errors(every, quantity)
-        usual = likeliest_scale(*all_of_them[:3], bound=all_of_them[3])
-        found[quantity] = likely_form_spread(*own[:3], usual, own[3])
+        usual = likeliest_scale(*_errors(every, quantity))
+        found[quantity] = likely_form_spread(*_errors(misses, quantity), usual)
     return found
 
 

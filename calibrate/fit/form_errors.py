@@ -31,14 +31,14 @@ def likely_form_spread(
     errors: Array,
     spreads: Array,
     kernel: NDArray[np.int64],
-    usual: float | None = None,
     bound: NDArray[np.bool_] | None = None,
+    usual: float | None = None,
 ) -> float:
     """The spread of a form such that 1.645 times it is the 95 % point of the form's error.
 
     Parameters
     ----------
-    errors, spreads, kernel, usual, bound
+    errors, spreads, kernel, bound, usual
         As :func:`likeliest_scale` has them.
 
     Returns
@@ -51,7 +51,7 @@ def likely_form_spread(
         return UNKNOWN_DISCREPANCY
     telling = kernel if bound is None else kernel[~bound]
     few = 1.0 + (NINETY_PERCENT**2 + 1.0) / (4.0 * max(len(set(telling.tolist())), 1))
-    wide = likeliest_scale(errors, spreads, kernel, usual, bound) * few * TAILS_95 / NINETY_PERCENT
+    wide = likeliest_scale(errors, spreads, kernel, bound, usual) * few * TAILS_95 / NINETY_PERCENT
     return float(f"{max(wide, LEAST_DISCREPANCY):.3g}")
 
 
@@ -59,8 +59,8 @@ def likeliest_scale(
     errors: Array,
     spreads: Array,
     kernel: NDArray[np.int64],
-    usual: float | None = None,
     bound: NDArray[np.bool_] | None = None,
+    usual: float | None = None,
 ) -> float:
     """Scale of a form's errors under which errors beside known spreads are the likeliest.
 
@@ -74,11 +74,11 @@ def likeliest_scale(
         Logarithmic errors x, and what the parameters leave open of each, s; shape ``(n,)``.
     kernel
         Which kernel each is of, shape ``(n,)``.
-    usual
-        Scale τ of all families: one of few kernels is taken to resemble the others, as far as those do each other.
     bound
         Where the error itself is not known but only that it is at most this, as behind a power limit: there its
         probability counts in place of its density (Tobin 1958, doi:10.2307/1907382); by default nowhere.
+    usual
+        Scale τ of all families: one of few kernels is taken to resemble the others, as far as those do each other.
     """
     _, place = np.unique(kernel, return_inverse=True)
     weight = 1.0 / np.bincount(place, minlength=1)[place]
@@ -86,14 +86,10 @@ def likeliest_scale(
     relative = errors / scale
     each = 0.5 * (TAILS + 1.0) * np.log1p(relative**2 / TAILS) + np.log(scale)
     if bound is not None:
-        each = np.where(bound, -np.log(_students_share_below(relative)), each)
+        from scipy.special import stdtr
+
+        each = np.where(bound, -np.log(stdtr(TAILS, relative)), each)
     surprise = each @ weight
     if usual is not None:
         surprise += 0.5 * (np.log(SCALES / usual) / FAMILIES_DIFFER) ** 2
     return float(SCALES[np.argmin(surprise)])
-
-
-def _students_share_below(x: Array) -> Array:
-    """Cumulative Student's distribution with four degrees of freedom (Abramowitz and Stegun 26.7.4)."""
-    sine = x / np.sqrt(TAILS + x**2)
-    return np.asarray(0.5 + 0.25 * sine * (3.0 - sine**2))

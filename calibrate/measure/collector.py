@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample, history_of
+from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
 
 #: Samples, and the card's power history beside them.
 Read: TypeAlias = tuple[list[Sample], list[PowerReading]]
@@ -37,8 +37,7 @@ class Collector:
     """
 
     def __init__(self, device: Device) -> None:
-        self._device, self._history = device, history_of(device)
-        self.history_step_s = None if self._history is None else self._history.history_step_s
+        self._device, self.history_step_s = device, device.history_step_s
         self._cheap = False
         self._samples: list[Sample] = []
         self._readings: list[PowerReading] = []
@@ -51,7 +50,7 @@ class Collector:
 
     def start(self, *, dense_counter: bool) -> None:
         """Begin; forgets what was read before."""
-        self._cheap = self._history is not None and not dense_counter
+        self._cheap = self.history_step_s is not None and not dense_counter
         self._samples, self._readings = [], []
         if self._cheap:
             self._since_s = self._asked_s = self._device.now()
@@ -84,10 +83,8 @@ class Collector:
         return found
 
     def _read_history(self) -> None:
-        if self._history is None:
-            return
         self._asked_s = self._device.now()
-        new = self._history.power_history(self._since_s)
+        new = self._device.power_history(self._since_s)
         if new:
             self._since_s = new[-1].time_s
             self._readings += new

@@ -14,7 +14,7 @@ from joulecast.calibrate.measure.history_window import batch_error
 from joulecast.calibrate.measure.settings import PULSED_OPS, UNTIMED_OPS, MeasureSettings
 from joulecast.calibrate.measure.window import Window
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
-from joulecast.calibrate.rows.measured import COUNTED_CLOCK, WARMING
+from joulecast.calibrate.rows.measured import COUNTED_CLOCK, WARMING, mean_of_present
 
 Array = NDArray[np.float64]
 #: Relative difference of the energy by power history from that by the counter, below which the counter has jumped.
@@ -108,16 +108,16 @@ def _details(takes: Sequence[Take], cards: range, spoilt: int) -> dict[str, Any]
     reasons = sorted({name for take in takes for window in take.windows for name in window.reasons})
     components = sorted({name for take in takes for window in take.windows for name in window.components_w})
     found: dict[str, Any] = {
-        "measured_sm_clock_mean_mhz": _joint([_mean(takes, card, "sm_clock_mean_mhz") for card in cards]),
-        "measured_memory_clock_mhz": _joint([_mean(takes, card, "memory_clock_mhz") for card in cards]),
-        WARMING: _joint([_warming(takes, card) for card in cards]),
-        "measured_polled_power_w": _joint([_mean(takes, card, "polled_power_w") for card in cards]),
+        "measured_sm_clock_mean_mhz": mean_of_present([_mean(takes, card, "sm_clock_mean_mhz") for card in cards]),
+        "measured_memory_clock_mhz": mean_of_present([_mean(takes, card, "memory_clock_mhz") for card in cards]),
+        WARMING: mean_of_present([_warming(takes, card) for card in cards]),
+        "measured_polled_power_w": mean_of_present([_mean(takes, card, "polled_power_w") for card in cards]),
         "measured_reasons": {name: float(np.mean([_share(takes, card, name) for card in cards])) for name in reasons},
         "measured_energy_source": "+".join(sorted({w.source for take in takes for w in take.windows})),
-        "measured_history_over_counter": _joint([window.over_counter for window in takes[-1].windows]),
+        "measured_history_over_counter": mean_of_present([window.over_counter for window in takes[-1].windows]),
     }
     for name in components:
-        found[f"measured_{name}_w"] = _joint([_component(takes, card, name) for card in cards])
+        found[f"measured_{name}_w"] = mean_of_present([_component(takes, card, name) for card in cards])
     if spoilt:
         found["measured_spoilt_windows"] = spoilt
     return {key: value for key, value in found.items() if value is not None}
@@ -245,7 +245,7 @@ def _component(takes: Sequence[Take], card: int, name: str) -> float | None:
 
 
 def _mean(takes: Sequence[Take], card: int, name: str) -> float | None:
-    return _joint([getattr(take.windows[card], name) for take in takes])
+    return mean_of_present([getattr(take.windows[card], name) for take in takes])
 
 
 def _median_clock_mhz(takes: Sequence[Take], card: int) -> float | None:
@@ -256,9 +256,3 @@ def _median_clock_mhz(takes: Sequence[Take], card: int) -> float | None:
 def of_cards(key: str, values: Sequence[float | None]) -> dict[str, Any]:
     """A field of one card, or the list of several."""
     return {key: values[0]} if len(values) == 1 else {f"{key}_per_gpu": list(values)}
-
-
-def _joint(values: Sequence[float | None]) -> float | None:
-    """The mean of the values that there are, ``None`` without any."""
-    present = [v for v in values if v is not None]
-    return float(np.mean(present)) if present else None

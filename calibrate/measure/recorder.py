@@ -11,7 +11,7 @@ from typing import Any
 
 from joulecast.calibrate.devices.protocol import CardFacts
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, recording_of, recording_text, rounded
-from joulecast.calibrate.measure.records import SCHEMA, dump_record, is_first_line_torn, parse_records
+from joulecast.calibrate.measure.records import SCHEMA, dump_record, is_first_line_torn, json_object, parse_records
 from joulecast.calibrate.rows.measured import Row, is_measured, row_of
 from joulecast.errors import DataError, InputError
 from joulecast.files import lock, sync_folder, write_all
@@ -102,7 +102,8 @@ class Recorder:
         line = dump_record("row", content)
         if not isinstance(row.get("name"), str):
             raise DataError("a row of a recording needs a name", file=str(self.path), key="name")
-        _, parsed = next(parse_records(_BARE_CARD + line, str(self.path)).of("row"))
+        parsed = json_object(line, str(self.path), self._lines + 1)
+        del parsed["record"]
         found = row_of(parsed, str(self.path), self._lines + 1)
         self._append(line)
         self.recording.rows.append(found)
@@ -142,10 +143,6 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-#: The least first line under which another line is read as it will be in the file.
-_BARE_CARD = dump_record("card", {"schema": SCHEMA})
 
 
 def _now() -> str:

@@ -63,12 +63,8 @@ class VirtualSampler:
 
     def __init__(self, device: Any) -> None:
         self._device, self._collector = device, Collector(device)
+        self.history_step_s = self._collector.history_step_s
         self._end: Callable[[], None] | None = None
-
-    @property
-    def history_step_s(self) -> float | None:
-        """Time between two readings of the card's power history [s]; ``None`` where it has none."""
-        return self._collector.history_step_s
 
     def start(self, *, dense_counter: bool = False) -> None:
         """Begin; forgets older samples."""
@@ -158,7 +154,7 @@ class ProcessSampler:
 class SamplerPool:
     """Makes one sampler per card and keeps it: a process takes longer to start than many benchmarks to run.
 
-    Cards of virtual time, which have a method ``watch``, are sampled in this process.
+    Cards of virtual time are sampled in this process.
     """
 
     def __init__(self) -> None:
@@ -168,8 +164,7 @@ class SamplerPool:
         """The card's sampler."""
         locator = device.facts.locator
         if locator not in self._samplers:
-            virtual = hasattr(device, "watch") and not getattr(device, "realtime", False)
-            self._samplers[locator] = VirtualSampler(device) if virtual else ProcessSampler(locator)
+            self._samplers[locator] = ProcessSampler(locator) if device.realtime else VirtualSampler(device)
         return self._samplers[locator]
 
     @property

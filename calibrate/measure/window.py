@@ -20,6 +20,7 @@ from joulecast.calibrate.measure.counter import Steps, check_counter, check_jump
 from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.measure.history_window import HistoryWindow, batch_error, history_window, over_counter
 from joulecast.calibrate.measure.settings import MeasureSettings
+from joulecast.calibrate.rows.measured import mean_of_present
 
 #: Length of a batch of polled power, longer than what sensors average over [s].
 POLLED_BATCH_S, AVERAGED_BATCH_S = 0.5, 1.25
@@ -158,11 +159,11 @@ def _window_of(cut: _Cut, inside: Sequence[Sample], stall_s: float, apart: tuple
         power_error=cut.power_error,
         source=cut.source,
         steps=cut.steps,
-        polled_power_w=_mean([s.power_w for s in seen if s.power_w is not None]),
+        polled_power_w=mean_of_present([s.power_w for s in seen]),
         sm_clock_mhz=float(np.median(clocks)) if clocks else None,
-        sm_clock_mean_mhz=_mean(clocks),
-        memory_clock_mhz=_mean([s.memory_clock_mhz for s in seen if s.memory_clock_mhz is not None]),
-        temperature_c=_mean(warmth),
+        sm_clock_mean_mhz=mean_of_present(clocks),
+        memory_clock_mhz=mean_of_present([s.memory_clock_mhz for s in seen]),
+        temperature_c=mean_of_present(warmth),
         temperature_ends_c=(float(np.mean(warmth[:few])), float(np.mean(warmth[-few:]))) if warmth else None,
         reasons={reason: told[reason] / len(seen) for reason in sorted(told)},
         stall_s=stall_s,
@@ -180,6 +181,8 @@ def _by_history(inside: Sequence[Sample], whole: HistoryWindow) -> _Cut:
     """The window that the driver's power history gives."""
     length = whole.end_s - whole.start_s
     seen = [s for s in inside if whole.start_s <= s.time_s <= whole.end_s]
+    if len(seen) < 2:
+        raise FaultError(Reason.DRIVER_STALLED, f"the card was read {len(seen)} times in {length:.2f} s")
     return _Cut(length, whole.power_w * length, whole.error, "history", whole.steps, seen[0], seen[-1])
 
 
@@ -257,7 +260,3 @@ def _by_polling(inside: Sequence[Sample], settings: MeasureSettings, period_s: f
         size = max(round(max(batch_s, period_s) / length * len(power)), 1)
         return _Cut(length, energy, batch_error(power, size), source, 0, inside[0], inside[-1])
     raise FaultError(Reason.NO_READINGS, "the card tells neither energy nor power")
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None

@@ -8,7 +8,7 @@
 - ``tiles`` and ``tile_attention``: kernels with explicit tiles, compiled from ``tile_kernels`` and
   ``tile_attention_kernels``.
 - ``engine``: keeps a card busy with them; ``torch_runner``: runs them, with ``torch_backend``; ``clock_counter``: the
-  clock at which they ran, by ``clock_kernel``.
+  clock at which they ran.
 - ``distributed``: several GPUs, by ``group_runner`` and ``group_work``.
 - ``shrink``: sizes for a CPU.
 """

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -149,7 +149,13 @@ def _lead(options: argparse.Namespace, runner: GroupRunner, locators: Sequence[s
         samplers = stack.enter_context(SamplerPool())
         how = {"gpus": size, "locators": list(locators), "settle_s": settings.settle_s, "window_s": settings.window_s}
         recorder = stack.enter_context(Recorder(options.record, _card(cards, how)))
-        return _measure_all(benchmarks, cards, runner, samplers, recorder, settings, options.budget)
+
+        def result_of(benchmark: Microbenchmark) -> Measurement | Failed:
+            if cards:
+                return measure(cards, runner, samplers, benchmark, settings)
+            return timed(runner, benchmark, settings)
+
+        return _measure_all(benchmarks, result_of, recorder, options.budget)
 
 
 def _card(cards: Sequence[Device], how: dict[str, Any]) -> Card:
@@ -159,11 +165,8 @@ def _card(cards: Sequence[Device], how: dict[str, Any]) -> Card:
 
 def _measure_all(
     benchmarks: Sequence[Microbenchmark],
-    cards: Sequence[Device],
-    runner: GroupRunner,
-    samplers: SamplerPool,
+    result_of: Callable[[Microbenchmark], Measurement | Failed],
     recorder: Recorder,
-    settings: MeasureSettings,
     budget_s: float,
 ) -> int:
     begin, measured = time.monotonic(), len(recorder.recording.rows)
@@ -173,10 +176,7 @@ def _measure_all(
             continue
         if time.monotonic() - begin > budget_s:
             break
-        if cards:
-            result = measure(cards, runner, samplers, benchmark, settings)
-        else:
-            result = timed(runner, benchmark, settings)
+        result = result_of(benchmark)
         if isinstance(result, Failed):
             recorder.append_failure(result)
             sys.stdout.write(f"{benchmark.name}: FAILED {result.detail}\n")

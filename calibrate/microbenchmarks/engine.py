@@ -38,37 +38,6 @@ class Batch(Protocol):
         """Put them on the card's queue."""
 
 
-class Engine(Protocol):
-    """Queue of a card with its clock, and the host's time."""
-
-    def now(self) -> float:
-        """The host's time [s]."""
-
-    def sleep(self, duration_s: float) -> None:
-        """Let the host wait."""
-
-    def batch(self, once: Once, count: int, *, capture: bool) -> Batch:
-        """Prepare ``count`` times ``once``; ``capture`` says whether it may be recorded into a graph."""
-
-    def mark(self) -> Any:
-        """A point in the queue."""
-
-    def head_start(self) -> None:
-        """Hold the card for a moment, so that a resting card does not begin before its work is queued."""
-
-    def wait(self, mark: Any) -> None:
-        """Sleep until the card has reached the point."""
-
-    def elapsed_s(self, first: Any, last: Any) -> float:
-        """Time between two points that the card has reached [s]."""
-
-    def preparing(self) -> Any:
-        """Context in which work is launched on this queue."""
-
-    def release(self) -> None:
-        """Give memory back that no buffer holds any more."""
-
-
 class _LoopBatch:
     """Launches from Python."""
 
@@ -98,19 +67,44 @@ class _GraphBatch:
             self._graph.replay()
 
 
-class _RealTime:
-    """The host's time is real."""
+class Engine:
+    """Queue of work with a clock, and the host's time; this one is of CPU tensors: a launch is over when it returns."""
 
     def now(self) -> float:
         """The host's time [s]."""
         return time.perf_counter()
 
     def sleep(self, duration_s: float) -> None:
-        """Wait."""
+        """Let the host wait."""
         time.sleep(duration_s)
 
+    def batch(self, once: Once, count: int, *, capture: bool) -> Batch:
+        """Prepare ``count`` times ``once``; ``capture`` says whether it may be recorded into a graph."""
+        return _LoopBatch(once, count, self.preparing)
 
-class CudaEngine(_RealTime):
+    def mark(self) -> Any:
+        """A point in the queue."""
+        return self.now()
+
+    def head_start(self) -> None:
+        """Hold the card for a moment, so that a resting card does not begin before its work is queued."""
+
+    def wait(self, mark: Any) -> None:
+        """Sleep until the card has reached the point."""
+
+    def elapsed_s(self, first: Any, last: Any) -> float:
+        """Time between two points that the card has reached [s]."""
+        return float(last - first)
+
+    def preparing(self) -> Any:
+        """Context in which work is launched on this queue."""
+        return nullcontext()
+
+    def release(self) -> None:
+        """Give memory back that no buffer holds any more."""
+
+
+class CudaEngine(Engine):
     """A stream of a GPU, with CUDA events as its clock."""
 
     def __init__(self, torch: Any, device: Any) -> None:
@@ -121,7 +115,7 @@ class CudaEngine(_RealTime):
     def batch(self, once: Once, count: int, *, capture: bool) -> Batch:
         """Record the launches into a graph where that is possible."""
         if not capture:
-            return _LoopBatch(once, count, self.preparing)
+            return super().batch(once, count, capture=False)
         with self._torch.cuda.device(self._device):
             return _GraphBatch(self._torch, once, count, self._stream)
 
@@ -155,38 +149,9 @@ class CudaEngine(_RealTime):
         self._torch.cuda.empty_cache()
 
 
-class HostEngine(_RealTime):
-    """CPU tensors: a launch is over when it returns."""
-
-    def batch(self, once: Once, count: int, *, capture: bool) -> Batch:
-        """A plain loop."""
-        return _LoopBatch(once, count, self.preparing)
-
-    def mark(self) -> Any:
-        """Now."""
-        return self.now()
-
-    def head_start(self) -> None:
-        """Nothing is queued."""
-
-    def wait(self, mark: Any) -> None:
-        """Nothing to wait for."""
-
-    def elapsed_s(self, first: Any, last: Any) -> float:
-        """Difference of two times [s]."""
-        return float(last - first)
-
-    def preparing(self) -> Any:
-        """Nothing to select."""
-        return nullcontext()
-
-    def release(self) -> None:
-        """Nothing to give back."""
-
-
 def engine_for(torch: Any, device: Any) -> Engine:
     """The engine of a PyTorch device."""
-    return HostEngine() if device.type == "cpu" else CudaEngine(torch, device)
+    return Engine() if device.type == "cpu" else CudaEngine(torch, device)
 
 
 def warm_up(engine: Engine, once: Once) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,3 +74,10 @@ class Runner(Protocol):
         MeasurementError
             It cannot run here: out of memory, data type or backend missing. The message says what is missing.
         """
+
+
+class CardRunner(Runner, Protocol):
+    """Prepares microbenchmarks on a card, and knows beforehand which of them lack something there."""
+
+    def missing(self, benchmark: Microbenchmark) -> Sequence[str]:
+        """What the benchmark needs and this machine lacks."""

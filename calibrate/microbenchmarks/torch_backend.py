@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from joulecast.calibrate.devices.protocol import Device
 from joulecast.errors import MeasurementError
 
 #: What a microbenchmark may need beyond PyTorch, and what to do where it is missing.
@@ -47,6 +48,30 @@ def card_locator(torch: Any, index: int) -> str:
     if torch.version.hip is not None:
         return f"amd:{index}"
     return f"nvml:GPU-{torch.cuda.get_device_properties(index).uuid}"
+
+
+def torch_index(device: Device) -> int:
+    """PyTorch's number of a card: it counts only what ``CUDA_VISIBLE_DEVICES`` shows, in an order of its own.
+
+    Raises
+    ------
+    MeasurementError
+        PyTorch is missing, or does not see the card.
+    """
+    from joulecast.calibrate.devices.nvml import NvmlCard
+
+    torch = load_torch()
+    if not isinstance(device, NvmlCard):
+        return int(device.facts.locator.rpartition(":")[2])
+    wanted = device.identifier
+    for index in range(torch.cuda.device_count()):
+        if wanted.endswith(str(torch.cuda.get_device_properties(index).uuid)):
+            return index
+    raise MeasurementError(
+        f"PyTorch does not see {device.facts.locator} ({wanted})",
+        key=device.facts.locator,
+        remedy="It needs a build of PyTorch for this GPU, and CUDA_VISIBLE_DEVICES must not hide it.",
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -8,10 +8,15 @@ from joulecast.calibrate.devices import locator_of, open_device
 from joulecast.calibrate.devices.checks import examine
 from joulecast.calibrate.devices.findings import Code
 from joulecast.calibrate.devices.protocol import CardFacts
+from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.microbenchmarks.catalogue import footprint_bytes
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+from joulecast.calibrate.microbenchmarks.torch_backend import torch_index
+from joulecast.calibrate.power_profile.card_bench import CardBench
 from joulecast.calibrate.power_profile.kernels import kernel_benchmark
+from joulecast.calibrate.power_profile.poller import Poller
 from joulecast.calibrate.power_profile.protocol import Bench
+from joulecast.calibrate.power_profile.torch_bench import TorchBench
 from joulecast.errors import InputError
 
 #: Faults of one sensor that a profile can do without: it learns of each sensor whether and how it moves.
@@ -62,32 +67,23 @@ def open_bench(kernels: Sequence[str], device: str, say: Callable[[str], None]) 
     """
     benchmarks = [kernel_benchmark(word) for word in kernels]
     locator = locator_of(device)
-    kind, _, place = locator.partition(":")
-    if kind == "replay":
+    if locator.startswith("replay:"):
         raise InputError("a recording runs no kernels", key="--device", remedy="Profile a GPU or a simulated card.")
     card = open_device(locator)
     try:
         for word, benchmark in zip(kernels, benchmarks, strict=True):
             _check_memory(word, benchmark, card.facts)
         examine(card).demand_fit(say, bearable=BEARABLE)
-    except InputError:
+        if isinstance(card, SimulatedCard):
+            return CardBench(benchmarks, card), card.facts.name
+        where = f"cuda:{torch_index(card)}"
+    except BaseException:
         card.close()
         raise
-    if kind == "sim":
-        from joulecast.calibrate.devices.simulated import SimulatedCard
-        from joulecast.calibrate.power_profile.card_bench import CardBench
-
-        if not isinstance(card, SimulatedCard):  # pragma: no cover - what the locator means
-            raise InputError(f"{locator} is no simulated card", key="--device")
-        return CardBench(benchmarks, card), card.facts.name
-    facts = card.facts
     card.close()
-    from joulecast.calibrate.power_profile.poller import Poller
-    from joulecast.calibrate.power_profile.torch_bench import TorchBench
-
     log = Poller(locator)
     try:
-        return TorchBench(benchmarks, f"cuda:{place or 0}", log, facts.power_limit_w), facts.name
+        return TorchBench(benchmarks, where, log, card.facts.power_limit_w), card.facts.name
     except BaseException:
         log.close()
         raise

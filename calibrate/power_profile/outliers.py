@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.calibrate.power_profile.bins import Plan, later_part
-from joulecast.calibrate.power_profile.dataset import Dataset
-from joulecast.calibrate.power_profile.golden import golden_runs
+from joulecast.calibrate.power_profile.dataset import Dataset, golden_runs
 from joulecast.calibrate.power_profile.result import OutlierGroup
 from joulecast.errors import MeasurementError
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.calibrate.devices.card_process import CardProcess, irregular, serve_card
-from joulecast.calibrate.devices.protocol import Device, history_of
+from joulecast.calibrate.devices.protocol import Device
 from joulecast.calibrate.power_profile.protocol import Channel
 
 #: Mean time between two polls.
@@ -69,7 +69,7 @@ class CardLog:
 
     def __init__(self, device: Device) -> None:
         self.columns: dict[str, list[list[float]]] = {}
-        self._device, self._history = device, history_of(device)
+        self._device = device
         self._known_s = self._fetched_s = device.now()
 
     def read(self) -> None:
@@ -85,7 +85,7 @@ class CardLog:
     def fetch(self) -> None:
         """Take what the driver wrote down since the last time."""
         self._fetched_s = self._device.now()
-        for reading in self._history.power_history(self._known_s) if self._history is not None else ():
+        for reading in self._device.power_history(self._known_s):
             self._add("history", reading.time_s, reading.power_w)
             self._known_s = reading.time_s
 

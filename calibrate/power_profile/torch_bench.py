@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from joulecast.calibrate.microbenchmarks.kernel import Kernel
 from joulecast.calibrate.microbenchmarks.loads import kernel_of
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.microbenchmarks.torch_backend import in_words, load_torch, missing_needs, refuse_missing
-from joulecast.calibrate.power_profile.protocol import Channel, ClockRead, Run, Series
+from joulecast.calibrate.power_profile.poller import Poller
+from joulecast.calibrate.power_profile.protocol import ClockRead, Run, Series
 from joulecast.errors import MeasurementError
 
 #: Executions at the start of a run that are marked one by one.
@@ -28,18 +29,8 @@ READS = 4
 BEFORE_S, AFTER_S = 0.3, 0.5
 
 
-class CardClock(Protocol):
-    """The GPU's own time, which marks in the engine's queue carry."""
-
-    def read(self) -> ClockRead:
-        """Read the GPU's time once; the queue is empty."""
-
-    def times(self, marks: Sequence[Any]) -> list[float]:
-        """GPU times of marks, once all have been reached [s]."""
-
-
 class EventClock:
-    """CUDA events: their differences are the card's time.
+    """The GPU's own time, which marks in the engine's queue carry: differences of CUDA events.
 
     Differences of events are single-precision milliseconds; adding up short ones keeps them exact over long series.
 
@@ -56,7 +47,7 @@ class EventClock:
         self._reference_s = 0.0
 
     def read(self) -> ClockRead:
-        """Record an event on the idle queue and ask until it has happened."""
+        """Read the GPU's time once: record an event on the idle queue and ask until it has happened."""
         before = time.monotonic()
         event = self._engine.mark()
         while not event.query():
@@ -67,7 +58,7 @@ class EventClock:
         return ClockRead(before, after, self._reference_s)
 
     def times(self, marks: Sequence[Any]) -> list[float]:
-        """Time since the reference, which is at most one run old."""
+        """GPU times of marks, once all have been reached [s]; the reference is at most one run old."""
         return [self._reference_s + self._engine.elapsed_s(self._reference, mark) for mark in marks]
 
 
@@ -94,19 +85,6 @@ class HostClock:
         return list(marks)
 
 
-class PowerLog(Protocol):
-    """Logs power from :meth:`start` to :meth:`stop`."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def stop(self) -> tuple[Channel, ...]:
-        """End; what was read, in the host's monotonic time."""
-
-    def close(self) -> None:
-        """Let go of the card."""
-
-
 class TorchBench:
     """Launches microbenchmarks in turn on a PyTorch device and logs power meanwhile.
 
@@ -128,7 +106,7 @@ class TorchBench:
     """
 
     def __init__(
-        self, benchmarks: Sequence[Microbenchmark], device: str, log: PowerLog, power_limit_w: float | None = None
+        self, benchmarks: Sequence[Microbenchmark], device: str, log: Poller, power_limit_w: float | None = None
     ) -> None:
         self.power_limit_w = power_limit_w
         self._torch = torch = load_torch()
@@ -146,8 +124,8 @@ class TorchBench:
                 kernel = kernel_of(Buffers(torch, self._device, benchmark.row, benchmark.name))
                 self._kernels.append(kernel)
                 self._times.append(warm_up(self._engine, kernel.once))
-        clock = HostClock if self._device.type == "cpu" else EventClock
-        self._clock: CardClock = clock(self._engine)
+        on_cpu = self._device.type == "cpu"
+        self._clock: HostClock | EventClock = HostClock(self._engine) if on_cpu else EventClock(self._engine)
         self._single = [self._batch([kernel], 1) for kernel in self._kernels]
         self._chunk_passes = max(round(MARK_EVERY_S / sum(self._times)), 1)
         self._chunk = self._batch(self._kernels, self._chunk_passes)

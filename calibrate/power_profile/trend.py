@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,13 +52,8 @@ def fit_trend(time_s: Array, power_w: Array, weight: Array, duration_s: float) -
     """
     if len(time_s) < 2 * (DEGREE + 1):
         return None
-    basis = np.polynomial.legendre.legvander(2.0 * time_s / duration_s - 1.0, DEGREE)
-    root: Array = np.sqrt(weight / weight.mean())
-    coefficients: Array = np.asarray(
-        np.linalg.lstsq(basis * root[:, None], power_w * root, rcond=None)[0], dtype=np.float64
-    )
-    residual = (power_w - basis @ coefficients) * root
-    mean = float(np.average(power_w, weights=weight))
-    total = float(np.sum(root**2 * (power_w - mean) ** 2))
-    explained = 1.0 - float(np.sum(residual**2)) / total if total > 0.0 else 0.0
-    return Trend(coefficients, duration_s, explained)
+    coefficients = np.polynomial.legendre.legfit(2.0 * time_s / duration_s - 1.0, power_w, DEGREE, w=np.sqrt(weight))
+    trend = Trend(np.asarray(coefficients, dtype=np.float64), duration_s, 0.0)
+    left = float(np.sum(weight * (power_w - trend.power_w(time_s)) ** 2))
+    total = float(np.sum(weight * (power_w - np.average(power_w, weights=weight)) ** 2))
+    return replace(trend, explained=1.0 - left / total if total > 0.0 else 0.0)

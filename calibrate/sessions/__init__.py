@@ -5,6 +5,6 @@
 - ``belief``: what is known, at first from ``base`` and ``other_cards``; ``update`` follows the rows, by
   ``sensitivity``.
 - ``information``: what a candidate would add; ``design``: the choice.
-- ``live``: the loop on a card, with ``runners`` and ``groups``; ``display`` shows it, with each ``duration``.
+- ``live``: the loop on a card, and on ``groups``; ``display`` shows it, with each ``duration``.
 - ``replay``: a description of what was recorded; ``report``: what it hangs on.
 """

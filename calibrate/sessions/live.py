@@ -13,11 +13,15 @@ from joulecast.calibrate.devices import locator_of, open_device
 from joulecast.calibrate.devices.checks import examine
 from joulecast.calibrate.devices.protocol import CardFacts, Device
 from joulecast.calibrate.devices.reserved import reserved
+from joulecast.calibrate.devices.simulated import SimulatedCard
+from joulecast.calibrate.devices.simulated_runner import SimulatedRunner
 from joulecast.calibrate.measure.recorder import Recorder
-from joulecast.calibrate.measure.recording import Card
+from joulecast.calibrate.measure.recording import Card, software_versions
 from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.microbenchmarks.catalogue import in_fp16, single_gpu
-from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+from joulecast.calibrate.microbenchmarks.protocol import CardRunner, Microbenchmark
+from joulecast.calibrate.microbenchmarks.torch_backend import load_torch, torch_index
+from joulecast.calibrate.microbenchmarks.torch_runner import TorchRunner
 from joulecast.calibrate.sessions.active import CLOCK_SHARES, LIMIT_SHARES, swept
 from joulecast.calibrate.sessions.base import base_name, base_of_card, odd_base
 from joulecast.calibrate.sessions.display import Display, plus_minus
@@ -25,7 +29,6 @@ from joulecast.calibrate.sessions.duration import clock
 from joulecast.calibrate.sessions.groups import group_command, group_sizes, measure_group
 from joulecast.calibrate.sessions.other_cards import recorded_others, shipped_recordings
 from joulecast.calibrate.sessions.replay import BASE_FILE, recorded_base, slug
-from joulecast.calibrate.sessions.runners import runner_for
 from joulecast.calibrate.sessions.session import Outcome, Session, SessionSettings, costs_s
 from joulecast.errors import DeviceError, InputError, MeasurementError
 from joulecast.files import read_text, write_text
@@ -66,6 +69,25 @@ class LiveOptions:
     alone: bool = False
 
 
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Meanwhile signals that would end this process at once first end what it has started, and tell what is kept."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    ours = current_thread() is main_thread()  # no other may say what a signal does
+    deadly = [n for n in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(n) is signal.SIG_DFL]
+    for number in deadly:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in deadly:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@unwinding()
 def measure_card(
     options: LiveOptions, say: Callable[[str], None], agree: Callable[[str], bool]
 ) -> tuple[Path, Outcome]:
@@ -94,11 +116,6 @@ def measure_card(
     MeasurementError
         Nothing can be run on the card.
     """
-    with unwinding():
-        return _measured(options, say, agree)
-
-
-def _measured(options: LiveOptions, say: Callable[[str], None], agree: Callable[[str], bool]) -> tuple[Path, Outcome]:
     with closing(open_device(locator_of(options.device))) as device, reserved(device):
         facts = device.facts
         sizes = group_sizes(options.gpus, _present(facts)) if options.gpus else []
@@ -113,24 +130,6 @@ def _measured(options: LiveOptions, say: Callable[[str], None], agree: Callable[
         for size in sizes:
             _measure_group(size, folder, GROUPS_SHARE * options.budget_s / len(sizes), say)
     return folder, outcome
-
-
-@contextmanager
-def unwinding() -> Iterator[None]:
-    """Meanwhile signals that would end this process at once first end what it has started, and tell what is kept."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    ours = current_thread() is main_thread()  # no other may say what a signal does
-    deadly = [n for n in (signal.SIGTERM, signal.SIGHUP) if ours and signal.getsignal(n) is signal.SIG_DFL]
-    for number in deadly:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in deadly:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -166,7 +165,8 @@ def _measure(
     device: Device, folder: Path, options: LiveOptions, settings: SessionSettings, say: Callable[[str], None]
 ) -> Outcome:
     """Measure one GPU into the recording in ``folder``, a new one or one to go on with."""
-    facts, own = device.facts, runner_for(device)
+    facts, runner = device.facts, runner_for(device)
+    versions = software_versions(with_torch=not isinstance(device, SimulatedCard))
     base = options.base or base_name(facts)
     from_file = Path(base).is_file()
     shipped = None if options.alone else shipped_recordings(facts.name)
@@ -179,7 +179,7 @@ def _measure(
     description = base_of_card(base, facts)  # known to be usable before a folder is made
     if odd := odd_base(base, facts):
         say(f"warning: {odd}")
-    with Recorder(folder, Card(facts, own.versions, how=how)) as recorder, SamplerPool() as samplers:
+    with Recorder(folder, Card(facts, versions, how=how)) as recorder, SamplerPool() as samplers:
         named = recorder.recording.card.how.get("base") == BASE_FILE
         if from_file and named and not (folder / BASE_FILE).exists():  # new, or it ended with its first line
             write_text(folder / BASE_FILE, read_text(Path(base), "TOML"))
@@ -197,20 +197,30 @@ def _measure(
         with Display(settings.budget_s, say) as display, _kept(folder, say):
             session = Session(
                 device,
-                own.runner,
+                runner,
                 samplers,
                 recorder,
                 base=description,
                 benchmarks=benchmarks,
                 settings=settings,
-                listener=display,
-                missing=own.missing,
+                display=display,
                 others=others,
             )
             outcome = session.run()
         recorder.end(reason=outcome.reason, rows=outcome.rows, spent_s=outcome.spent_s)
     _tell(outcome, folder, say)
     return outcome
+
+
+def runner_for(device: Device) -> CardRunner:
+    """What runs microbenchmarks on a card.
+
+    Raises
+    ------
+    MeasurementError
+        PyTorch is missing, or it does not see the card.
+    """
+    return SimulatedRunner(device) if isinstance(device, SimulatedCard) else TorchRunner(f"cuda:{torch_index(device)}")
 
 
 def _other_base(base: str, begun: str, folder: Path) -> InputError:
@@ -258,8 +268,6 @@ def _present(facts: CardFacts) -> int:
     """GPUs that PyTorch sees."""
     if facts.locator.startswith("sim:"):
         raise InputError("a simulated card stands alone", key="--gpus", remedy="Leave the option out.")
-    from joulecast.calibrate.microbenchmarks.torch_backend import load_torch
-
     return int(load_torch().cuda.device_count())
 
 

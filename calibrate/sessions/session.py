@@ -6,27 +6,27 @@ at any point goes on where it stopped, and what it has is usable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from joulecast.calibrate.devices.findings import Code, Finding, of_company, of_heat
 from joulecast.calibrate.devices.guardian import BorrowedSettings, borrowed_settings
 from joulecast.calibrate.devices.protocol import Device, Settings
 from joulecast.calibrate.fit.device_priors import DevicePriors, priors_for
 from joulecast.calibrate.measure.faults import Reason
-from joulecast.calibrate.measure.protocol import Measurement, measure
+from joulecast.calibrate.measure.protocol import measure
 from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import Failed
 from joulecast.calibrate.measure.settings import MeasureSettings, expected_cost_s
 from joulecast.calibrate.measure.watch import SamplerFactory
-from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark, Runner
+from joulecast.calibrate.microbenchmarks.protocol import CardRunner, Microbenchmark
 from joulecast.calibrate.rows.measured import Row
 from joulecast.calibrate.sessions.active import settings_of
 from joulecast.calibrate.sessions.belief import Uncertainty
 from joulecast.calibrate.sessions.candidates import Candidate, usable
 from joulecast.calibrate.sessions.design import Choice, Design
+from joulecast.calibrate.sessions.display import Display
 from joulecast.calibrate.sessions.other_cards import learnt
 from joulecast.calibrate.sessions.update import estimate
 from joulecast.errors import DeviceError
@@ -102,25 +102,6 @@ def costs_s(rows: Sequence[Row]) -> dict[str, float]:
     return {row.name: float(row.measured.raw[SPENT]) for row in rows if row.measured.raw.get(SPENT) is not None}
 
 
-class Listener(Protocol):
-    """Who is told how a session goes."""
-
-    def planned(self, choice: Choice, left_s: float) -> None:
-        """A choice was made: what is known now, and expected when the budget, of which ``left_s`` remain, has ended."""
-
-    def started(self, name: str, left_s: float) -> None:
-        """A measurement begins."""
-
-    def measured(self, measurement: Measurement) -> None:
-        """A row is in the recording."""
-
-    def failed(self, failure: Failed) -> None:
-        """A failure is in the recording."""
-
-    def warned(self, finding: Finding) -> None:
-        """Something is wrong with the card."""
-
-
 class Session:
     """A calibration of one card.
 
@@ -133,13 +114,11 @@ class Session:
     base
         The card's data-sheet facts.
     benchmarks
-        What may be measured.
+        What may be measured; those that lack something on this machine are no candidates.
     settings
         How the session goes.
-    listener
-        Who is told.
-    missing
-        What a microbenchmark needs and this machine lacks; such ones are no candidates.
+    display
+        Tells people how it goes.
     others
         Labelled rows of other cards of the kind, from which the session starts.
     """
@@ -147,18 +126,17 @@ class Session:
     def __init__(
         self,
         device: Device,
-        runner: Runner,
+        runner: CardRunner,
         sampler_factory: SamplerFactory,
         recorder: Recorder,
         base: GpuDescription,
         benchmarks: Sequence[Microbenchmark],
         settings: SessionSettings,
-        listener: Listener,
-        missing: Callable[[Microbenchmark], Sequence[str]] = lambda benchmark: (),
+        display: Display,
         others: Sequence[Row] = (),
     ) -> None:
         self._device, self._runner, self._sampler_factory = device, runner, sampler_factory
-        self._recorder, self._settings, self._listener = recorder, settings, listener
+        self._recorder, self._settings, self._display = recorder, settings, display
         self._priors: DevicePriors = priors_for(base.device)
         self._start = GpuModel(base.name, gpu_model(base).device, self._priors.starts())
         self._others, self._known = tuple(others), None
@@ -166,7 +144,7 @@ class Session:
             self._start, self._known = learnt(others, self._start, self._priors)
         self._benchmarks = {b.name: b for b in benchmarks}
         self._expected = {b.name: expected_cost_s(b.row, settings.measure) + PREPARATION_S for b in benchmarks}
-        lacking = {b.name: ", ".join(words) for b in benchmarks if (words := missing(b))}
+        lacking = {b.name: ", ".join(words) for b in benchmarks if (words := runner.missing(b))}
         there = [b for b in benchmarks if b.name not in lacking]
         found = [Candidate(b.name, b.row, b.stratum, self._expected[b.name]) for b in there]
         self._candidates, dropped = usable(found, self._start)
@@ -190,28 +168,27 @@ class Session:
             return self._run(borrowed)
 
     def _run(self, borrowed: BorrowedSettings | None) -> Outcome:
-        begin, gpu = self._device.now(), self._start
-        before_s = sum(costs_s(self._recorder.recording.rows).values())
-        resumed = bool(self._recorder.recording.rows)
+        recording, gpu = self._recorder.recording, self._start
+        begin_s = self._device.now() - sum(costs_s(recording.rows).values())  # as if all rows were of one sitting
+        resumed = bool(recording.rows)
         first = Design(self._candidates, gpu, self._priors, known=self._known).uncertainty() if resumed else None
         while True:
-            gpu = estimate([*self._others, *self._recorder.recording.rows], gpu, self._priors)
-            left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
+            gpu = estimate([*self._others, *recording.rows], gpu, self._priors)
+            left_s = self._settings.budget_s - (self._device.now() - begin_s)
             design = self._design(gpu)
             choice = design.choose(left_s)
             first = first or choice.before
-            self._listener.planned(choice, left_s)
+            self._display.planned(choice, left_s)
             reason = _end(choice, exhausted=not design.left)
             if reason:
                 break
-            for candidate in choice.order[: max(BATCH, len(self._recorder.recording.rows) // 4)]:
-                left_s = self._settings.budget_s - before_s - (self._device.now() - begin)
+            for candidate in choice.order[: max(BATCH, len(recording.rows) // 4)]:
+                left_s = self._settings.budget_s - (self._device.now() - begin_s)
                 if candidate.cost_s > left_s:
                     break
                 self._watch()
                 self._measure(candidate.name, left_s, borrowed)
-        spent = before_s + self._device.now() - begin
-        recording = self._recorder.recording
+        spent = self._device.now() - begin_s
         return Outcome(
             reason, first, choice.before, len(recording.rows), len(recording.failures), spent, tuple(self.left_out)
         )
@@ -236,7 +213,7 @@ class Session:
 
     def _measure(self, name: str, left_s: float, borrowed: BorrowedSettings | None) -> None:
         benchmark = self._benchmarks[name]
-        self._listener.started(name, left_s)
+        self._display.started(name, left_s)
         wanted = settings_of(benchmark.row)
         if borrowed is not None and wanted != self._set:
             borrowed.apply(wanted)
@@ -246,12 +223,12 @@ class Session:
         if isinstance(found, Failed):
             self._recorder.append_failure(found)
             self._failed.add(name)
-            self._listener.failed(found)
+            self._display.failed(found)
             self._count(found)
         else:
             self._in_a_row = 0
             self._recorder.append_row({**found.row, SPENT: found.spent_s})
-            self._listener.measured(found)
+            self._display.measured(found)
 
     def _count(self, failure: Failed) -> None:
         self._in_a_row = 0 if failure.reason in LASTING else self._in_a_row + 1
@@ -267,7 +244,7 @@ class Session:
         for finding in self._findings():
             if finding.code.value not in self._told:
                 self._told.add(finding.code.value)
-                self._listener.warned(finding)
+                self._display.warned(finding)
 
     def _findings(self) -> Iterator[Finding]:
         yield from of_company([], self._device.neighbours(), None, self._device.facts)

@@ -109,3 +109,11 @@ def test_a_file_without_a_usable_row_is_named(tmp_path):
     file.write_text("")
     with pytest.raises(InputError, match=r"empty\.jsonl: no row of a kernel with time and clock"):
         fit_rows([file])
+
+
+def test_rows_of_another_product_need_no_label_to_be_refused(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    row = {"op": "gemm", "M": 64, "N": 64, "K": 64, "time_s": 1e-5, "products": ["AMD Instinct MI300X"]}
+    file.write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match=r"none of 1 rows was measured on NVIDIA H200, but on another card"):
+        fit_rows([file])

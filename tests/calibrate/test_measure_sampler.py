@@ -20,11 +20,13 @@ from joulecast.errors import DeviceError, MeasurementError
 #: A card whose readings cost so much of a core and block for so long.
 COSTLY = """
 import sys, time
-from joulecast.calibrate.devices.protocol import Sample
+from joulecast.calibrate.devices.protocol import Device, Sample
 from joulecast.calibrate.devices.card_process import serve
 from joulecast.calibrate.measure.sampling_process import SampledCard
 spin_s, block_s = map(float, sys.argv[1:])
-class Card:
+class Card(Device):
+    def apply(self, settings):
+        pass
     def sample(self):
         begin, end = time.monotonic(), time.process_time() + spin_s
         while time.process_time() < end:
@@ -39,16 +41,17 @@ serve(SampledCard(Card(), 0.02), 1)
 #: A card that writes down its power, with calls that keep a core as busy as an H200's driver does.
 BUSY_DRIVER = """
 import time
-from joulecast.calibrate.devices.protocol import PowerReading, Sample
+from joulecast.calibrate.devices.protocol import Device, PowerReading, Sample
 from joulecast.calibrate.devices.card_process import serve
 from joulecast.calibrate.measure.sampling_process import SampledCard
 def spin(duration_s):
     end = time.thread_time() + duration_s
     while time.thread_time() < end:
         pass
-class Card:
+class Card(Device):
     history_step_s = 0.02
-    now = staticmethod(time.monotonic)
+    def apply(self, settings):
+        pass
     def sample(self, *, counter=True):
         begin = time.monotonic()
         spin(0.0003 + counter * 0.0047)
@@ -321,3 +324,26 @@ def test_a_pool_keeps_its_samplers(locator):
         assert pool.core_share == sampler.core_share > 0.0
     with pytest.raises(MeasurementError, match="closed"):
         sampler.start()
+
+
+def test_a_process_with_thousands_of_open_files_still_hears_the_sampler(locator):
+    """A training loop may hold more files than ``select`` can watch: 1024."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < 1300:
+        pytest.skip("this machine allows no process so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1300) if soft >= 0 else soft, hard))
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while files[-1] < 1100:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+        sampler = ProcessSampler(locator)
+        try:
+            sampler.start()
+            assert sampler.stop() is not None
+        finally:
+            sampler.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -371,3 +371,13 @@ def test_periods_are_no_error_of_a_series():
     assert series_error(series) > 0.03
     assert series_error(series, 30.0) == pytest.approx(3.0 / 500.0 / math.sqrt(240), rel=1.0)
     assert series_error(series, 100.0) == math.inf
+
+
+@pytest.mark.parametrize(("when", "last"), [(0.98, 0.96), (0.9, 1.0)])
+def test_a_history_beside_which_the_card_was_hardly_read_is_refused(when, last):
+    """Between so few readings nothing is known of clocks, or of components; a loop that ends early may leave them."""
+    history = [PowerReading(t, 500.0) for t in np.arange(0.02, last + 0.01, 0.02)]
+    samples = [Sample(when, 1e-3, components_j={"hbm": 5.0}), Sample(1.01, 1e-3, energy_j=1000.0)]
+    short = replace(SETTINGS, window_s=0.5, least_steps=2)
+    with pytest.raises(FaultError, match=r"read . times"):
+        cut_window(samples, 0.0, 1.0, short, history=history)

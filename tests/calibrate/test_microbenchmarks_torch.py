@@ -13,7 +13,7 @@ from joulecast.calibrate.devices.protocol import CardFacts  # noqa: E402
 from joulecast.calibrate.microbenchmarks import loads  # noqa: E402
 from joulecast.calibrate.microbenchmarks import row_forms as forms  # noqa: E402
 from joulecast.calibrate.microbenchmarks.catalogue import single_gpu  # noqa: E402
-from joulecast.calibrate.microbenchmarks.engine import HostEngine  # noqa: E402
+from joulecast.calibrate.microbenchmarks.engine import Engine  # noqa: E402
 from joulecast.calibrate.microbenchmarks.kernel import Bench  # noqa: E402
 from joulecast.calibrate.microbenchmarks.loads import kernel_of  # noqa: E402
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark  # noqa: E402
@@ -367,7 +367,7 @@ def test_what_is_missing_is_named(runner, monkeypatch):
 )
 def test_rows_that_cannot_run(row, message):
     with pytest.raises(MeasurementError, match=message):
-        loads.build(Bench(torch, CPU, row, "x"), HostEngine())
+        loads.build(Bench(torch, CPU, row, "x"), Engine())
 
 
 def failing(monkeypatch, error):

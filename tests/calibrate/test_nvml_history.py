@@ -7,7 +7,6 @@ import pytest
 from fake_nvml import GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED
 
 from joulecast.calibrate.devices.nvml import NvmlCard
-from joulecast.calibrate.devices.protocol import history_of
 from joulecast.errors import DeviceError
 
 
@@ -88,18 +87,18 @@ def test_a_calendar_that_was_set_back_hides_nothing_that_is_written_later(nvml, 
 def test_a_history_that_cannot_be_trusted_is_none(nvml, samples):
     nvml.samples = samples
     card = NvmlCard()
-    assert history_of(card) is None and card.history_step_s is None
+    assert card.history_step_s is None
     assert "power_history" not in card.power_readings
     nvml.samples = lambda: written(REGULAR)
-    assert history_of(card) is None  # found once
-    assert history_of(NvmlCard()) is not None
+    assert card.history_step_s is None  # found once
+    assert NvmlCard().history_step_s is not None
 
 
 def test_a_card_without_a_history(nvml):
     nvml.refuse["nvmlDeviceGetSamples"] = NOT_SUPPORTED
-    assert history_of(NvmlCard()) is None
+    assert NvmlCard().history_step_s is None
     del nvml.nvmlDeviceGetSamples
-    assert history_of(NvmlCard()) is None
+    assert NvmlCard().history_step_s is None
 
 
 def test_a_history_that_breaks_off(nvml):

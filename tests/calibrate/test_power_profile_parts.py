@@ -5,8 +5,8 @@ import pytest
 
 from joulecast.calibrate.power_profile.analysis import mean_power
 from joulecast.calibrate.power_profile.clocks import fit_clock
+from joulecast.calibrate.power_profile.dataset import golden_runs
 from joulecast.calibrate.power_profile.evaluate import _steady_execution
-from joulecast.calibrate.power_profile.golden import golden_runs
 from joulecast.calibrate.power_profile.guidance import guidance_for
 from joulecast.calibrate.power_profile.inverse import Estimate, solve
 from joulecast.calibrate.power_profile.kernels import kernel_benchmark

@@ -23,7 +23,7 @@ from joulecast.calibrate.measure.recorder import Recorder
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, Failed, read_recording
 from joulecast.calibrate.measure.sampler import SamplerPool
 from joulecast.calibrate.microbenchmarks.catalogue import in_fp16, single_gpu
-from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
+from joulecast.calibrate.microbenchmarks.protocol import Load, Microbenchmark
 from joulecast.calibrate.sessions import reference
 from joulecast.calibrate.sessions.active import settings_of, swept
 from joulecast.calibrate.sessions.base import base_name, base_of_card
@@ -31,7 +31,7 @@ from joulecast.calibrate.sessions.design import Choice
 from joulecast.calibrate.sessions.live import LiveOptions, measure_card
 from joulecast.calibrate.sessions.replay import fit_folder
 from joulecast.calibrate.sessions.session import Outcome, Session, SessionSettings
-from joulecast.errors import DeviceError, InputError
+from joulecast.errors import DeviceError, InputError, MeasurementError
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.operators import Attention, Gemm, Streaming
 from joulecast.model.kernels.toggling import memory_toggle
@@ -99,6 +99,15 @@ class Notes:
 
     def warned(self, finding: Finding) -> None:
         self.findings.append(finding)
+
+
+class Refusing(SimulatedRunner):
+    """Runs nothing that needs more than PyTorch, which shows only when it is tried."""
+
+    def prepare(self, benchmark: Microbenchmark) -> Load:
+        if benchmark.needs:
+            raise MeasurementError(f"{benchmark.needs[0]} is missing", key=benchmark.name)
+        return super().prepare(benchmark)
 
 
 def benchmarks(card: SimulatedCard, strata: tuple[str, ...] = QUICK) -> list[Microbenchmark]:
@@ -264,7 +273,7 @@ def test_a_session_measures_everything_or_stops_when_nothing_helps(tmp_path: Pat
 def test_failures_are_recorded_once_and_the_session_goes_on(tmp_path: Path) -> None:
     card, notes = SimulatedCard("h200-sxm"), Notes()
     chosen = [*benchmarks(card, ("attention.forward",))[:5], *benchmarks(card, ("memory.copy", "idle"))]
-    outcome = session(card, tmp_path, 20.0, notes, chosen, runner=SimulatedRunner(card, present=frozenset()))
+    outcome = session(card, tmp_path, 20.0, notes, chosen, runner=Refusing(card))
     recording = read_recording(tmp_path)
     failed = [failure.name for failure in recording.failures]
     assert failed
@@ -272,7 +281,7 @@ def test_failures_are_recorded_once_and_the_session_goes_on(tmp_path: Path) -> N
     assert {failure.reason for failure in recording.failures} == {"not-runnable"}
     assert all("attn" in name for name in failed)
     again = Notes()
-    session(card, tmp_path, 26.0, again, chosen, runner=SimulatedRunner(card, present=frozenset()))
+    session(card, tmp_path, 26.0, again, chosen, runner=Refusing(card))
     assert not set(again.names) & {*failed, *recording.done}
 
 
@@ -355,7 +364,8 @@ def test_a_card_is_kept_by_whatever_word_it_was_opened(tmp_path: Path, monkeypat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def card(word: str, identifier: str) -> Any:
-        return SimpleNamespace(facts=SimpleNamespace(locator=f"nvml:{word}", name="NVIDIA H200"), identifier=identifier)
+        facts = SimpleNamespace(locator=f"nvml:{word}", name="NVIDIA H200")
+        return SimpleNamespace(facts=facts, identifier=identifier, shared=True)
 
     with reserved(card("0", "GPU-a")), reserved(card("1", "GPU-b")):
         other = reserved(card("GPU-a", "GPU-a"))

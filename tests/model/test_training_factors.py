@@ -8,7 +8,7 @@ import pytest
 
 from joulecast.calibrate.published import generations
 from joulecast.calibrate.published.fit import Linearised, factors_of, fit, linearise, log_times
-from joulecast.calibrate.published.write import training_toml
+from joulecast.calibrate.published.shipped import training_toml
 from joulecast.model.hardware.catalogue import load_gpu, load_training
 from joulecast.model.hardware.description import Parameter
 from joulecast.model.hardware.description_file import parse_training
@@ -173,7 +173,7 @@ def test_what_is_written_is_read_again() -> None:
     own = {"Ampere GA100.attention", "network", "Hopper.spread.fp8"}
     assert set(read) == own | {"unseen.gpu", "rows.a100-sxm-80gb"}
     assert (read["network"].number, read["unseen.gpu"].number, read["rows.a100-sxm-80gb"].number) == (1.0, 0.05, 7)
-    assert set(parse_training(training_toml(fitted, {"Hopper.fp8": 0.04}, "a test"), file="t.toml")) == own
+    assert set(parse_training(training_toml(fitted, {"Hopper.fp8": 0.04}, "a test", {}, {}), file="t.toml")) == own
 
 
 def test_an_interval_is_wider_where_gpu_or_framework_are_unknown() -> None:

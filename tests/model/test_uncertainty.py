@@ -210,10 +210,10 @@ def test_few_kernels_leave_their_form_open():
 
 def test_a_family_of_few_kernels_resembles_the_others():
     errors = 0.2 * np.array([0.8, -1.1, 1.0, -0.7])
-    alone, beside = (likely_form_spread(errors, np.zeros(4), np.arange(4), usual) for usual in (None, 0.02))
+    alone, beside = (likely_form_spread(errors, np.zeros(4), np.arange(4), usual=usual) for usual in (None, 0.02))
     assert 0.5 * alone < beside < 0.85 * alone
     many, among = np.tile(errors, 25), np.arange(100)
-    alone, beside = (likely_form_spread(many, np.zeros(100), among, usual) for usual in (None, 0.02))
+    alone, beside = (likely_form_spread(many, np.zeros(100), among, usual=usual) for usual in (None, 0.02))
     assert 0.97 * alone < beside < alone
 
 

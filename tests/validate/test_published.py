@@ -27,7 +27,7 @@ from joulecast.calibrate.published.left_out import (
 )
 from joulecast.calibrate.published.plans import PlannedRow, plan_row, stage_layers
 from joulecast.calibrate.published.rows import PublishedRow, read_published
-from joulecast.calibrate.published.write import separate_toml, training_toml
+from joulecast.calibrate.published.shipped import separate_toml, training_toml
 from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.description_file import parse_training
 from joulecast.simulator.iteration.forecast import forecast
@@ -446,7 +446,7 @@ def test_a_separate_factor_counts_every_source_once(monkeypatch: pytest.MonkeyPa
     assert found.value == pytest.approx(np.exp(0.3))
     assert found.sd == pytest.approx(found.value * 0.1)
     assert found.spread == pytest.approx(0.1)  # 0.2 in the factor, times the slope
-    head = training_toml(Fitted((), np.zeros(0), np.zeros((0, 0))), {}, "none")
+    head = training_toml(Fitted((), np.zeros(0), np.zeros((0, 0))), {}, "none", {}, {})
     text = head + separate_toml("deepspeed", found, "two")
     read = parse_training(text, file="factors.toml")
     assert read["generation.deepspeed"].number == pytest.approx(found.value, rel=1e-4)
