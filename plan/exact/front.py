@@ -130,10 +130,10 @@ class Front:
             No plan is so fast, or it is no time.
         """
         _refuse_no_time(time_s, "time_s")
-        fastest_s = self.problem.time_s(np.zeros(self.problem.dag.instructions, dtype=np.int32))
-        if time_s < fastest_s * (1.0 - ROUNDING):
-            raise none_within(time_s, fastest_s, "time_s")
-        return float(np.interp(time_s, *self.lower_bound))
+        time, energy = self.lower_bound
+        if time_s < time[0] * (1.0 - ROUNDING):
+            raise none_within(time_s, self.plans[0].time_s, "time_s")
+        return float(np.interp(time_s, time, energy))
 
     def at(self, time_s: float, key: str = "time_s") -> FrontPoint:
         """The plan for an iteration that lasts until ``time_s`` whatever this job does: the slowest that fits.
