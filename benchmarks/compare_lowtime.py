@@ -65,7 +65,7 @@ def compare(path: Path, stages: tuple[int, ...], microbatches: int, wait_w: floa
     front = exact_front(problem)
     time_s, energy_j = np.array([evaluated(front, path, stages, wait_w, plan) for plan in theirs["plans"]]).T
     ours = np.array([energy_at(front, t) for t in time_s])
-    bound = np.array([front.bound_j(max(t, front.lower_bound[0][0])) for t in time_s])
+    bound = np.array([front.bound_j(t) for t in time_s])
     inside = time_s <= front.lower_bound[0][-1]
     above = 100.0 * (energy_j / ours - 1.0)
     print(

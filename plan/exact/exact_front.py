@@ -6,13 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import GuardError, InputError
-from joulecast.plan.exact.front import ROUNDING, Front, FrontPoint
+from joulecast.plan.exact.front import ROUNDING, Front, FrontPoint, lower_bound
 from joulecast.plan.exact.front_guards import check_curve, check_points
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.exact.power_means import highest_means_w
 from joulecast.plan.exact.problem import FrontProblem
-from joulecast.plan.exact.rounding import Plans, energy_best, rounded_plans
-from joulecast.plan.knobs.options import TIME_QUANTUM_S, quanta
+from joulecast.plan.exact.rounding import Plans, joined, rounded_plans, undominated
 from joulecast.plan.knobs.time_limit import ROOM, none_within
 
 Float = NDArray[np.float64]
@@ -37,17 +36,13 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
         A plan's time or energy is not what its choices say, or below the bound: a defect.
     """
     curve = time_cost_curve(problem.dag, problem.sets, problem.kind)
-    if simple is None:
-        plans = rounded_plans(problem, curve, time_limit_s)
-    else:
-        from joulecast.plan.exact.simple_plans import simple_plans
-
-        plans = simple_plans(problem, curve, simple, time_limit_s)
-    points = _points(problem, curve, plans)
+    points = _points(problem, curve, _found(problem, curve, simple, time_limit_s))
+    if not points:
+        raise InputError(
+            "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."
+        )
     check_curve(curve)
     check_points(problem, points)
-    if problem.power_limit_w is not None:
-        points = _within_power(problem, points, problem.power_limit_w)
     said: tuple[str, ...] = ()
     if problem.site is not None:
         points, said = problem.site.within(problem, points)
@@ -60,27 +55,9 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
 
 
 def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[FrontPoint]:
-    """Plans with energies and lower bounds.
-
-    The bound is that of the time that a plan as fast takes at most with its options' times and the latencies rounded
-    up, as the curve's are; only the waiting in between is taken off. At the plan's own time it would be too high by as
-    much as rounding adds.
-    """
-    from joulecast.plan.exact.rounding_kernels import lengths
-
-    wait = problem.total_wait_power_w
-    energy = plans.cost_j + wait * plans.time_s
-    latency: Float = quanta(problem.graph.before_s) * np.float64(TIME_QUANTUM_S)
-    whole = problem.graph._replace(before_s=latency)
-    added = problem.graph._replace(before_s=latency - problem.graph.before_s)
-    most = np.concatenate([np.full(len(s.options), (s.quanta * TIME_QUANTUM_S - s.time_s).max()) for s in problem.sets])
-    rounded = np.maximum(
-        lengths(whole, whole.rounded_s, plans.position), plans.time_s + lengths(added, most, plans.position[:1])
-    )
-    last = energy_best(problem, curve)
-    best = curve.time_s[last]
-    at = np.minimum(rounded, best)
-    bound = np.interp(at, curve.time_s[::-1], curve.cost_j[::-1]) + wait * at - wait * (rounded - plans.time_s)
+    """Plans with energies and lower bounds."""
+    energy = plans.cost_j + problem.total_wait_power_w * plans.time_s
+    bound = np.interp(plans.time_s, *lower_bound(problem, curve))
     if (energy < bound * (1.0 - ROUNDING)).any():
         number = int(np.argmax(bound - energy))
         raise GuardError(
@@ -92,11 +69,25 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
     return [FrontPoint(t, e, b, c) for t, e, b, c in rows]
 
 
-def _within_power(problem: FrontProblem, points: list[FrontPoint], limit_w: Float) -> list[FrontPoint]:
+def _found(problem: FrontProblem, curve: TimeCostCurve, simple: str | None, time_limit_s: float | None) -> Plans:
+    """Plans that keep the power limits; of simple ones more between the first of them and those that do not."""
+    if simple is None:
+        return _within_power(problem, curve, rounded_plans(problem, curve, time_limit_s))
+    from joulecast.plan.exact.simple_plans import simple_plans
+
+    plans = simple_plans(problem, curve, simple, time_limit_s)
+    kept = _within_power(problem, curve, plans)
+    first = int(np.searchsorted(plans.time_s, kept.time_s[0])) if len(kept) else 0
+    if not first:
+        return kept
+    between = simple_plans(problem, curve, simple, None, (plans.time_s[first - 1], plans.time_s[first]))
+    return undominated(joined(kept, _within_power(problem, curve, between)))
+
+
+def _within_power(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> Plans:
     """Plans in which no rank's mean power exceeds its limit: the board would not hold the others' clocks."""
-    kept = [p for p, drawn in zip(points, highest_means_w(problem, points), strict=True) if (drawn <= limit_w).all()]
-    if not kept:
-        raise InputError(
-            "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."
-        )
-    return kept
+    if problem.power_limit_w is None:
+        return plans
+    drawn = highest_means_w(problem, _points(problem, curve, plans))
+    keeps = np.array([(every <= problem.power_limit_w).all() for every in drawn])
+    return Plans(plans.time_s[keeps], plans.cost_j[keeps], plans.position[keeps])

@@ -155,8 +155,7 @@ def zeus_files(front: Front, *, copies: int = 1, gpus_per_rank: int = 1) -> dict
 def zeus_profile(front: Front, *, gpus_per_rank: int = 1) -> str:
     """All options of every stage and instruction, per GPU; stages count along the model.
 
-    Of options with one clock, that differ in what Zeus does not set, the one that is worth most stands for all. Where a
-    board holds an instruction below a clock that others reach, it runs there as at the highest that it does reach.
+    Of options with one clock, that differ in what Zeus does not set, the one that is worth most stands for all.
     """
     problem = front.problem
     found: dict[tuple[int, str], int] = {}
@@ -164,11 +163,6 @@ def zeus_profile(front: Front, *, gpus_per_rank: int = 1) -> str:
     for (rank, instruction), kind in zip(flat, problem.kind.tolist(), strict=True):
         found.setdefault((problem.dag.stage(rank, instruction.chunk), instruction.kind), kind)
     by_clock = {kind: _by_clock(problem.sets[kind]) for kind in found.values()}
-    every = sorted({clock for own in by_clock.values() for clock in own}, reverse=True)
-    for own in by_clock.values():
-        highest = max(own)
-        if len(own) > 1:  # else the plan sets it
-            own |= {clock: own[highest] for clock in every if clock > highest}
     return csv_text(
         [
             {

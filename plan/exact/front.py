@@ -118,10 +118,8 @@ class Front:
 
     @cached_property
     def lower_bound(self) -> tuple[Float, Float]:
-        """Breakpoints of the continuous front, from the fastest to the energy-best time, shape ``(b,)`` [s], [J]."""
-        last = energy_best(self.problem, self.curve)
-        time = self.curve.time_s[last:][::-1]
-        return time, self.curve.cost_j[last:][::-1] + self.problem.total_wait_power_w * time
+        """See :func:`lower_bound`."""
+        return lower_bound(self.problem, self.curve)
 
     def bound_j(self, time_s: float) -> float:
         """Least energy of an iteration that takes ``time_s`` or less [J].
@@ -134,7 +132,7 @@ class Front:
         _refuse_no_time(time_s, "time_s")
         time, energy = self.lower_bound
         if time_s < time[0] * (1.0 - ROUNDING):
-            raise none_within(time_s, time[0], "time_s")
+            raise none_within(time_s, self.plans[0].time_s, "time_s")
         return float(np.interp(time_s, time, energy))
 
     def at(self, time_s: float, key: str = "time_s") -> FrontPoint:
@@ -243,6 +241,17 @@ class Front:
     @cached_property
     def _plan_times(self) -> list[float]:
         return [plan.time_s for plan in self.plans]
+
+
+def lower_bound(problem: FrontProblem, curve: TimeCostCurve) -> tuple[Float, Float]:
+    """Breakpoints of the continuous front, from the fastest to the energy-best time, shape ``(b,)`` [s], [J].
+
+    The curve counts times of options and latencies that are rounded up. What that adds at most is taken off its times,
+    and the waiting in it off its energies, so that no plan of its own time is below.
+    """
+    last = energy_best(problem, curve)
+    time = curve.time_s[last:][::-1] - problem.rounding_s
+    return time, curve.cost_j[last:][::-1] + problem.total_wait_power_w * time
 
 
 def falling(plans: Iterable[FrontPoint]) -> tuple[FrontPoint, ...]:

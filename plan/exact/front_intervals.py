@@ -134,7 +134,8 @@ def _amounts(chosen: _Chosen, kernels: OptionKernels) -> KernelAmounts:
     stretch = np.zeros((len(varied), len(options)))  # of each option's time
     for (of, knobs), rows in _grouped(kind.tolist(), options).items():
         prepared, (rank, type_) = kernels.ways[knobs], kernels.types[of]
-        at = np.searchsorted(prepared.clocks_mhz, clock[rows] - 1e-6)
+        at = prepared.columns[rank][type_][np.searchsorted(prepared.clocks_mhz, clock[rows] - 1e-6)]
+        clock[rows] = prepared.clocks_mhz[at]  # the board may hold it below what is set
         counts, times = prepared.tables[rank].counts[type_], prepared.kernels[rank].times
         where = np.ix_(np.array(rows), columns[knobs])
         spent[0][where] = counts

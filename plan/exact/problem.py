@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import InputError
 from joulecast.plan.exact.dag import InstructionDag
-from joulecast.plan.knobs.options import TIME_QUANTUM_S, Option, OptionSet, make_options
+from joulecast.plan.knobs.options import TIME_QUANTUM_S, Option, OptionSet, make_options, quanta
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.front_intervals import OptionKernels
@@ -106,6 +106,17 @@ class FrontProblem:
             np.maximum.accumulate(corner),
             np.maximum.accumulate(near),
         )
+
+    @cached_property
+    def rounding_s(self) -> float:
+        """What an iteration takes longer at most where times of options and latencies are rounded up to quanta [s]."""
+        from joulecast.plan.exact.rounding_kernels import length
+
+        g = self.graph
+        latency: Float = quanta(g.before_s) * np.float64(TIME_QUANTUM_S)
+        added = g._replace(before_s=np.maximum(latency - g.before_s, 0.0))
+        most = [np.full(len(s.options), max((s.quanta * TIME_QUANTUM_S - s.time_s).max(), 0.0)) for s in self.sets]
+        return float(length(added, np.concatenate(most), g.fastest, np.zeros(self.dag.instructions)))
 
     def evaluate(self, choice: Choice) -> tuple[float, float]:
         """Iteration time and energy of a plan, with the options' own times and energies.

@@ -8,7 +8,7 @@ plans.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,8 @@ TIES = ("stage", "steady", "rank")
 SEARCHED_INSTRUCTIONS = 400_000_000
 #: Times for which plans are sought.
 TIMES = 160
+#: The same between two of them.
+TIMES_BETWEEN = 24
 
 
 def check_tie(tie: str) -> None:
@@ -42,7 +44,13 @@ def check_tie(tie: str) -> None:
         raise UnknownNameError("kind of simple plan", tie, TIES, key="--simple")
 
 
-def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_limit_s: float | None) -> Plans:
+def simple_plans(
+    problem: FrontProblem,
+    curve: TimeCostCurve,
+    tie: str,
+    time_limit_s: float | None,
+    between_s: tuple[float, float] | None = None,
+) -> Plans:
     """Plans along the front whose instructions share choices.
 
     Parameters
@@ -53,6 +61,8 @@ def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_lim
         are free.
     time_limit_s
         A time for which a plan is wanted as well [s].
+    between_s
+        Plans of times between these alone [s].
 
     Raises
     ------
@@ -69,9 +79,12 @@ def simple_plans(problem: FrontProblem, curve: TimeCostCurve, tie: str, time_lim
     fastest = np.where(free, g.fastest, ties.position[ties.row, 0])
     slowest = np.where(free, g.slowest, ties.position[ties.row, ties.choices[ties.group] - 1])
     shortest, longest = (length(g, g.time_s, plan, np.zeros(n)) for plan in (fastest, slowest))
-    times = target_times(problem, curve, TIMES, time_limit_s) * TIME_QUANTUM_S
-    beyond = np.linspace(times[-1], longest, TIMES // 10) if longest > times[-1] else np.empty(0)
-    limits = np.concatenate([[shortest], times[times > shortest], beyond]) * (1.0 + 1e-12)
+    if between_s is None:
+        times = target_times(problem, curve, TIMES, time_limit_s) * TIME_QUANTUM_S
+        beyond = np.linspace(times[-1], longest, TIMES // 10) if longest > times[-1] else np.empty(0)
+        limits = np.concatenate([[shortest], times[times > shortest], beyond]) * (1.0 + 1e-12)
+    else:
+        limits = np.linspace(max(between_s[0], shortest), between_s[1], TIMES_BETWEEN) * (1.0 + 1e-12)
     plans = np.empty((len(limits), n), dtype=np.int64)
     evaluations = len(ties.choices) * len(gains.least_w)
     trials = int(np.clip(affordable(SEARCHED_INSTRUCTIONS) // (n * evaluations * len(limits)), 4, 200))
@@ -98,18 +111,14 @@ def is_steady(order: Sequence[Instruction]) -> list[bool]:
 def _ties(problem: FrontProblem, tie: str) -> Ties:
     """Groups with the choices that all their kinds have in common, fastest first."""
     dag = problem.dag
-    groups: dict[tuple[int, str], int] = {}
+    names = _groups_of(problem, tie)
+    groups: dict[Hashable, int] = {}
     rows: dict[tuple[int, int], int] = {}
     group, row = np.full(dag.instructions, -1), np.zeros(dag.instructions, dtype=np.int64)
-    v = 0
-    for rank, order in enumerate(dag.ranks):
-        steady = is_steady(order) if tie == "steady" else [True] * len(order)
-        for instruction, tied in zip(order, steady, strict=True):
-            if tied:
-                name = "" if tie == "rank" else instruction.kind
-                group[v] = groups.setdefault((rank, name), len(groups))
-                row[v] = rows.setdefault((int(group[v]), int(problem.kind[v])), len(rows))
-            v += 1
+    for v, (name, kind) in enumerate(zip(names, problem.kind.tolist(), strict=True)):
+        if name is not None:
+            group[v] = groups.setdefault(name, len(groups))
+            row[v] = rows.setdefault((int(group[v]), kind), len(rows))
     from joulecast.plan.exact.tied_kernels import Ties
 
     count = np.bincount(row[group >= 0], minlength=len(rows))
@@ -124,6 +133,19 @@ def _ties(problem: FrontProblem, tie: str) -> Ties:
         for k, options in zip(kinds[j], table, strict=True):
             position[rows[j, k], : len(options)] = first[k] + options
     return Ties(group[dag.order], row[dag.order], position, choices, time_s, cost_j)
+
+
+def _groups_of(problem: FrontProblem, tie: str) -> list[Hashable]:
+    """The group of every instruction, ``None`` outside all. Those with one clock alone, as a plan sets it, keep it."""
+    clocks = [{option.clock_mhz for option in s.options} for s in problem.sets]
+    only = [min(own) if len(own) == 1 else None for own in clocks]
+    names: list[Hashable] = []
+    for rank, order in enumerate(problem.dag.ranks):
+        steady = is_steady(order) if tie == "steady" else [True] * len(order)
+        for instruction, tied in zip(order, steady, strict=True):
+            name = "" if tie == "rank" else instruction.kind
+            names.append((rank, name, only[problem.kind[len(names)]]) if tied else None)
+    return names
 
 
 def _common_choices(problem: FrontProblem, kinds: Sequence[int], count: Sequence[int]) -> tuple[Int, Plans]:

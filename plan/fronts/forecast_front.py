@@ -181,17 +181,10 @@ def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[l
 
 
 def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], knobs: Knobs, gpus: int) -> list[Option]:
-    """Options of a type at the clocks that the board holds."""
-    table = prepared.tables[rank]
-    return [
-        Option(
-            float(table.duration_s[kind, c]),
-            float(table.energy_j[kind, c]) * gpus,
-            float(prepared.clocks_mhz[c]),
-            knobs,
-        )
-        for c in _held(prepared, rank, kind, clocks)
-    ]
+    """Options of a type at the clocks that are set; a board may hold it below, where it takes as long as there."""
+    time_s, energy_j = prepared.tables[rank].duration_s[kind], prepared.tables[rank].energy_j[kind]
+    of_clock = ((float(time_s[c]), float(energy_j[c]) * gpus, float(prepared.clocks_mhz[c])) for c in clocks)
+    return [Option(*amounts, knobs) for amounts in of_clock]
 
 
 def _held(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int]) -> list[int]:

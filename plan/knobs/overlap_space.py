@@ -9,8 +9,9 @@ from typing import Any
 
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
+from joulecast.simulator.plan_file.checks import whole
 from joulecast.simulator.plan_file.gpu import gpu_of
-from joulecast.simulator.plan_file.overlap import check_overlap, read_windows
+from joulecast.simulator.plan_file.overlap import read_windows
 from joulecast.simulator.plan_file.parts import Overlap
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.source import Source
@@ -61,7 +62,7 @@ def overlap_variants(
             continue
         try:
             variant = replace(plan, overlap=_with(plan, values, source))
-            check_overlap(variant, gpu, source)
+            whole(variant, gpu, source, ())
         except InputError as error:
             for place in places:
                 refused.setdefault(place, error)

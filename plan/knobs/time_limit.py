@@ -26,5 +26,5 @@ def none_within(time_s: float, fastest_s: float, key: str = "--time-limit") -> I
     'The fastest takes 0.982995 s.'
     """
     places = DIGITS - 1 - math.floor(math.log10(fastest_s))
-    shown = math.ceil(fastest_s * 10.0**places) / 10.0**places
+    shown = math.ceil(fastest_s / ROOM * 10.0**places) / 10.0**places
     return InputError(f"no plan takes {time_s:g} s or less", key=key, remedy=f"The fastest takes {shown:.{DIGITS}g} s.")

@@ -14,7 +14,7 @@ from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_plan
 from joulecast.plan.fronts.joint_choice import joint_choice
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
-from joulecast.simulator.plan_file.plan import load_plan
+from joulecast.simulator.plan_file.plan import load_plan, plan_from_dict
 
 PIPELINE = ("cluster.gpus=8", "parallelism.pipeline_model_parallel_size=4")
 
@@ -101,6 +101,31 @@ def test_a_slow_change_of_clock_keeps_one_clock_for_each_stage(plan):
     front = forecast_front(plan)
     assert "a change of clock takes 20 ms" in front.problem.notes[-1]
     assert all(len(set(clocks)) == 1 for p in front.points for clocks in front.clocks_mhz(p))
+
+
+def test_a_stage_may_have_a_clock_at_which_its_board_holds_one_kind_of_instruction_lower():
+    """Here the optimizer, which draws more than the limit at every clock, so that it runs at the lowest."""
+    plan = plan_from_dict(
+        {
+            "workload": {"model": "llama-3.2-1b", "layers": 4, "sequence_length": 1024, "global_batch_size": 4},
+            "cluster": {"gpu": "l4", "gpus": 2},
+            "parallelism": {"pipeline_model_parallel_size": 2},
+            "power": {"power_limit_w": 49},
+        }
+    )
+    fastest = forecast_front(plan, simple="rank").points[0]
+    assert fastest.time_s < 1.03 * jc.predict(plan).time_s
+
+
+@pytest.mark.parametrize("clocks", [{"forward": 1200}, {"forward": 1200, "backward": 1500}, {"optimizer": 345}])
+def test_clocks_of_the_plan_are_kept_where_a_stage_keeps_one_for_the_rest(plan, clocks):
+    table = ", ".join(f"{kind} = {clock}" for kind, clock in clocks.items())
+    front = forecast_front(load_plan(plan.file, [*PIPELINE, f"power.clock_mhz={{{table}}}"]), simple="rank")
+    for point in front.points:
+        for own, kinds in zip(front.clocks_mhz(point), front.instructions(), strict=True):
+            of = {kind: {c for c, k in zip(own, kinds, strict=True) if k == kind} for kind in kinds}
+            assert all(of[kind] == {clock} for kind, clock in clocks.items())
+            assert len({c for kind, every in of.items() if kind not in clocks for c in every}) <= 1
 
 
 def locked_as(front, point, plan):

@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
+import joulecast as jc
 from joulecast.errors import UnknownNameError
 from joulecast.plan.exact.dag import dag_of_schedule
 from joulecast.plan.exact.exact_front import exact_front
 from joulecast.plan.exact.problem import make_problem
 from joulecast.plan.exact.simple_plans import is_steady
+from joulecast.plan.fronts.forecast_front import forecast_front
 from joulecast.plan.fronts.profile_front import problem_from_profile
 from joulecast.plan.fronts.switching import front_of_problem, shortest_instruction_s
 from joulecast.plan.knobs.options import Option
+from joulecast.simulator.plan_file.plan import load_plan
 from joulecast.simulator.schedules import build_schedule
 
 
@@ -77,6 +80,26 @@ def test_kinds_of_a_rank_share_clocks_that_one_of_them_would_not_choose():
     front = exact_front(make_problem(dag, [forward, backward], kind, 10.0), simple="rank")
     assert [p.time_s for p in front.points] == pytest.approx([8.7, 12.0])
     assert [p.energy_j for p in front.points] == pytest.approx([1470.0, 900.0])
+
+
+@pytest.mark.parametrize("clock", [300.0, 1100.0, 1900.0])
+def test_what_has_one_clock_alone_keeps_it_and_leaves_the_others_theirs(clock):
+    forward = [Option(1.0, 100.0, 1000.0), Option(0.9, 110.0, 1100.0), Option(0.8, 130.0, 1200.0)]
+    backward = [Option(3.0, 200.0, 1000.0), Option(2.0, 400.0, 1100.0), Option(1.9, 450.0, 1200.0)]
+    dag = dag_of_schedule(build_schedule("1f1b", 1, 1, tail=("optimizer",)))
+    problem = make_problem(dag, [forward, backward, [Option(1.0, 50.0, clock)]], [0, 1, 2], 10.0)
+    front = exact_front(problem, simple="rank")
+    assert [front.clocks_mhz(p) for p in front.points] == [[[c, c, clock]] for c in (1200, 1100, 1000)]
+
+
+@pytest.mark.parametrize("tie", ["stage", "steady", "rank"])
+def test_simple_plans_come_as_near_to_a_power_limit_as_others(examples, tie):
+    """Where the limit is far below the energy-best plan, around which simple ones are sought closely."""
+    settings = ("cluster.gpus=1", "workload.layers=4", "power.power_limit_w=205", "workload.global_batch_size=3")
+    one = ("cluster.gpu=a100-pcie-40gb", "parallelism.tensor_model_parallel_size=1", *settings)
+    plan = load_plan(examples / "llama-3.1-8b-4xh200.toml", (*one, "parallelism.pipeline_model_parallel_size=1"))
+    fastest = forecast_front(plan, simple=tie, switch_s=0.0).points[0]
+    assert fastest.time_s == pytest.approx(jc.predict(plan).time_s, rel=0.012)
 
 
 def test_a_board_that_switches_slowly_keeps_one_clock_for_each_stage(problem):

@@ -8,11 +8,12 @@ from command import status_of
 from paths import EXAMPLES
 
 import joulecast as jc
+from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Tile
 from joulecast.model.training.nanobatches import layers_forward
-from joulecast.plan.fronts.forecast_front import problem_from_plan
+from joulecast.plan.fronts.forecast_front import forecast_front, problem_from_plan
 from joulecast.plan.fronts.joint_choice import CLOCKS_AND_BLOCKS, SHARDED, joint_choice
 from joulecast.plan.knobs.front_space import FrontSpace, load_space
 from joulecast.plan.knobs.overlap_space import overlap_variants
@@ -396,3 +397,27 @@ def test_a_choice_says_that_sharding_is_left_out():
         }
     )
     assert SHARDED in joint_choice(plan, space=FrontSpace((1980.0,))).notes
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        ({"implementation": {"compile": True}}, "compiled layers are not cut into nano-batches"),
+        ({"implementation": {"modules": "transformers"}}, "do not know layers cut into nano-batches"),
+        ({"parallelism": {"tensor_model_parallel_size": 2, "fsdp": True}}, "this does not go with FSDP"),
+    ],
+)
+def test_what_predict_would_refuse_is_not_chosen(tables, says):
+    plan = plan_from_dict(
+        {
+            "workload": {"model": "llama-3.1-8b", "layers": 2, "micro_batch_size": 2, "global_batch_size": 4}
+            | {"sequence_length": 2048},
+            "cluster": {"gpu": "h200-sxm", "gpus": 4},
+            "parallelism": {"tensor_model_parallel_size": 2},
+        }
+        | tables
+    )
+    space = load_space({"power": {"clock_mhz": [1500]}, "overlap": {"nanobatches": [1, 2]}})
+    for ask in (joint_choice, forecast_front):
+        with pytest.raises(InputError, match=says):
+            ask(plan, space=space)

@@ -60,7 +60,8 @@ def power_limit_report(asked: FrontAsked) -> tuple[tuple[JobPoint, ...], dict[st
         if is_forecast:  # at those that reach it alone
             left_out = tuple(size for size, count in epochs.items() if not math.isfinite(count))
         if not points:
-            raise InputError("no batch size reaches the target", file=str(asked.epochs), key="--epochs")
+            remedy = "Give epochs of at least one of them."
+            raise InputError("no batch size reaches the target", file=str(asked.epochs), key="--epochs", remedy=remedy)
     power = pl.max_power_w(points, gpus)
     of = "training to the target" if epochs is not None else "an iteration" if is_forecast else "a measurement"
     report: dict[str, Any] = {
