@@ -281,7 +281,10 @@ def _kept_bytes(one: MicroBatchBytes, stacks: Sequence[float], rank: PipelineRan
 
 def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> float:
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
-    s, moments = one.shard, [one.layer_transient, one.attention_transient - one.ends * rank.last]
+    freed = one.ends * rank.last
+    s, moments = one.shard, [one.layer_transient, one.attention_transient - freed]
+    if not s.implementation.megatron and s.implementation.modules != "joint" and not rank.pipelined:
+        moments[0] += min(0.0, one.boundary - freed)
     if rank.last:
         moments += [one.loss_transient, reference_transient_bytes(s)]
         if not s.implementation.megatron:  # the outputs are concatenated when everything kept is gone

@@ -11,6 +11,7 @@ from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_
 from joulecast.model.memory.states import parameter_bytes
 from joulecast.model.transformer import liger_loss
 from joulecast.model.transformer.head import embedding_rows, head_words
+from joulecast.model.transformer.log_probabilities import head_outputs
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
@@ -54,7 +55,7 @@ def gradients_at_peak(
         return gradient_copies(one, rank, split) * gradients + max(0.0, of_table + anew - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
-    head = head_words(config, run) * config.hidden * kept_type / split.gradients
+    head = head_outputs(head_words(config, run), run.log_probabilities) * config.hidden * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
     begun = head - one.ends + max(0.0, further - one.layer) + waiting
     within = _in_front_of_last(config) * (gradients - later - head) / sum(rank.layers)

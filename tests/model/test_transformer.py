@@ -307,7 +307,7 @@ def test_a_plan_may_tie_or_untie_the_head() -> None:
 
 
 def test_building_all_lists_is_quick(calls_of: Callable[[Callable[[], object]], int]) -> None:
-    """Half a millisecond for all of them, because no list is made twice."""
+    """0.6 ms for all of them, because no list is made twice; a fifth of the calls are shards' short properties."""
     config, implementation = load_model("llama-3.1-405b"), Implementation(tensor_parallel=8)
     functions = (layer_forward, layer_backward, embedding_backward, head_backward)
     for function in functions:
@@ -317,7 +317,7 @@ def test_building_all_lists_is_quick(calls_of: Callable[[Callable[[], object]], 
         for function in functions:
             function(config, implementation, 1, 8192)
 
-    assert calls_of(build) < 520
+    assert calls_of(build) < 640
     assert calls_of(build) < 30
 
 

@@ -108,7 +108,7 @@ def test_tensor_parallel_ranks_send_a_share_each() -> None:
 
 def test_the_ranks_of_a_fused_loss_exchange_three_numbers_a_token() -> None:
     s = shard(GPT, replace(RUN, fused_loss=True, tensor_parallel=4), 2, 1024)
-    (gathered,) = (x.operator for x in loss.forward(s, 32064, split=True) if x.stream == "communication")
+    (gathered,) = (x.operator for x in loss.forward(s, 32064) if x.stream == "communication")
     assert (gathered.kind, gathered.bytes, gathered.gpus) == ("all_gather", 3 * 4 * 2048 * 4, 4)  # type: ignore[union-attr]
 
 

@@ -318,7 +318,7 @@ def test_commands_of_trl_and_of_the_trainer_as_they_are_converted() -> None:
     assert len(errors) == 21 and errors[-2] < 0.054 and errors[-1] < 0.13
     assert result["summary"]["all"]["time_error_percent"] < 3.0
     assert result["summary"]["all"]["energy_error_percent"] < 1.8
-    assert result["summary"]["all"]["memory_error_percent"] < 0.7
+    assert result["summary"]["all"]["memory_error_percent"] < 0.72
 
 
 def test_megatron_core_with_transformer_engine() -> None:
