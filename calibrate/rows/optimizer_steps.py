@@ -9,7 +9,7 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.training.optimizer import optimizer_step
 from joulecast.model.training.other_optimizers import RULES
 from joulecast.model.training.parameters import ParameterTensor
-from joulecast.simulator.plan_file.training_loop import pause_s
+from joulecast.simulator.plan_file.training_loop import launch_s, pause_s
 
 #: Share of an iteration's wait at each parameter that a step alone has, again and again: its Python and its tensors are
 #: in the processor's caches. Lists of 146 and 448 tensors on an H100 [estimate, +-30 %].
@@ -32,7 +32,7 @@ def optimizer_launches(row: Configuration) -> tuple[Launch, ...]:
         modules="transformers",
         dtype=dtype_of(row),
         optimizer=optimizer,
-        step_wait_s=ALONE * pause_s(optimizer, row.get("host_launch_us")),
+        step_wait_s=ALONE * pause_s(optimizer, launch_s(row.get("host_launch_us"))),
     )
     return optimizer_step(parameters_of(row), run, zeroed=False)
 

@@ -283,7 +283,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
     freed = one.ends * rank.last
     s, moments = one.shard, [one.layer_transient, one.attention_transient - freed]
-    if not s.implementation.megatron and s.implementation.modules != "joint" and not rank.pipelined:
+    if s.implementation.modules != "joint" and not rank.pipelined:
         moments[0] += min(0.0, one.boundary - freed)
     if rank.last:
         moments += [one.loss_transient, reference_transient_bytes(s)]

@@ -185,7 +185,7 @@ def gate_gradient_bytes(s: Shard) -> float:
     PyTorch's allocator on a CPU shows them so in transformers' modules; joint products peak before, as was measured.
     """
     run = s.implementation
-    apart = run.modules != "joint" and not run.megatron and not run.compiled and not liger_kernels.swaps_gate(s)
+    apart = run.modules != "joint" and not run.compiled and not liger_kernels.swaps_gate(s)
     if not apart or not s.config.gated_mlp or not s.config.feeds_forward or s.config.experts is not None:
         return 0.0
     width = s.ffn * (3 - lora_kept.keeps_input("down", s))

@@ -58,16 +58,18 @@ def gradients_at_peak(
     head = head_outputs(head_words(config, run), run.log_probabilities) * config.hidden * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
     begun = head - one.ends + max(0.0, further - one.layer) + waiting
-    within = _in_front_of_last(config) * (gradients - later - head) / sum(rank.layers)
+    within = in_front_of_last(config) * (gradients - later - head) / sum(rank.layers)
     first_layer = gradients - later - within + one.layer - kept + further
     return max(0.0, max(begun, first_layer) + at_once, gradients - kept + of_table)
 
 
-def _in_front_of_last(config: ModelConfig) -> float:
+def in_front_of_last(config: ModelConfig) -> float:
     """Share of a layer's gradients that come behind its last product's."""
-    experts = config.experts
-    last = config.ffn if experts is None else experts.count * experts.ffn
-    return 1.0 - config.hidden * last / config.layer_parameters()
+    experts, last = config.experts, 0
+    if config.feeds_forward:
+        values = config.hidden if experts is None else experts.row_width(config.hidden)
+        last = values * (config.ffn if experts is None else experts.count * experts.ffn)
+    return 1.0 - last / config.layer_parameters()
 
 
 def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards) -> int:

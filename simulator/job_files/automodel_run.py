@@ -9,6 +9,7 @@ from math import prod
 from joulecast.model.architecture.hf import load_model
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.automodel_kernels import PACKED, put_kernels
+from joulecast.simulator.job_files.cluster import data_parallel_ranks
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.kept_gathered import keep_gathered
 from joulecast.simulator.job_files.settings_file import SettingsFile
@@ -113,13 +114,10 @@ def _batch(config: SettingsFile, draft: Draft, sizes: dict[str, int]) -> int | N
     steps, length = config.whole(_STEPS), draft.value("workload.sequence_length")
     if steps and length:
         draft.put("workload.training_tokens", float(steps * batch * length), *config.source(_STEPS))
-    gpus, product = draft.value("cluster.gpus"), prod(sizes[name] for name in ("tp_size", "pp_size", "cp_size"))
-    if gpus is None:
+    product = prod(sizes[name] for name in ("tp_size", "pp_size", "cp_size"))
+    replicas = data_parallel_ranks(config, draft, product, "distributed", "sizes")
+    if replicas is None:
         return None
-    if gpus % product:
-        what = f"{gpus} GPUs cannot be split into tensor x pipeline x context = {product}"
-        raise config.error(what, "distributed", f"Use a multiple of {product} GPUs (--gpus), or other sizes.")
-    replicas = int(gpus // product)
     if batch % (local * replicas):
         what = f"{batch} samples are not split into {local} on each of {replicas} data-parallel ranks"
         raise config.error(what, _GLOBAL, f"Use a multiple of {local * replicas}, or another number of GPUs (--gpus).")

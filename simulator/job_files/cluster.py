@@ -7,6 +7,7 @@ from joulecast.model.hardware.catalogue import catalogue_name, load_gpu, load_no
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.launcher import Launch
+from joulecast.simulator.job_files.settings_file import SettingsFile
 
 #: GPUs of a node where the node type is not known, as plans have it.
 USUAL = 8
@@ -39,3 +40,27 @@ def put_cluster(draft: Draft, asked: Asked, launch: Launch) -> str | None:
         draft.put("cluster.gpus_per_node", per_node, launch.source, launch.line)
     draft.put("power.power_limit_w", asked.power_limit_w, "--power-limit")
     return None if description is None else description.text("architecture")
+
+
+def data_parallel_ranks(config: SettingsFile, draft: Draft, product: int, key: str, others: str) -> int | None:
+    """Ranks beside tensor, pipeline and context parallelism; ``None`` where the number of GPUs is missing.
+
+    Parameters
+    ----------
+    product
+        Of the sizes of these three.
+    key, others
+        Where they stand, and the tool's word for them.
+
+    Raises
+    ------
+    InputError
+        The GPUs cannot be split so.
+    """
+    gpus = draft.value(GPUS)
+    if gpus is None:
+        return None
+    if gpus % product:
+        what = f"{gpus} GPUs cannot be split into tensor x pipeline x context = {product}"
+        raise config.error(what, key, f"Use a multiple of {product} GPUs (--gpus), or other {others}.")
+    return int(gpus // product)

@@ -7,7 +7,7 @@ Settings are those of TRL's ``GRPOConfig`` and ``RLOOConfig`` (1.16), which the 
 from __future__ import annotations
 
 from joulecast.simulator.job_files.draft import Draft
-from joulecast.simulator.job_files.rollouts import MEASURED, tell_lengths, tell_split
+from joulecast.simulator.job_files.rollouts import MEASURED, OTHER_GPUS, OWN_LOOP, tell_lengths, tell_split
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.told import words
 
@@ -56,9 +56,9 @@ def put_completions(config: SettingsFile, draft: Draft, started: str, *, adapted
         draft.put("workload.old_log_probabilities", True, "log-probabilities are taken before training")
     _lengths(config, draft)
     if not vllm:
-        draft.warn(f"generation by transformers' own loop is not forecast; {MEASURED}")
+        draft.warn(f"{OWN_LOOP}; {MEASURED}")
     elif config.word("vllm_mode", ("colocate", "server"), "colocate") == "server":
-        draft.warn(f"vllm_mode: other GPUs generate, which is not forecast; {MEASURED}")
+        draft.warn(f"vllm_mode: {OTHER_GPUS}; {MEASURED}")
     else:
         draft.put("workload.rollout.num_generations", config.whole(GENERATIONS, 8), *config.source(GENERATIONS))
         draft.put("workload.rollout.generation_batch_size", config.whole(BATCH), *config.source(BATCH))

@@ -74,14 +74,14 @@ def openrlhf_draft(command: Command, asked: Asked, file: str) -> Draft:
         A setting that cannot be, or of which a forecast would be far off.
     """
     place, module = next((n, found) for n, word in enumerate(command.words) if (found := _MODULE.fullmatch(word.text)))
-    kind = _KINDS.get(module[1])
+    name, kind = module[1], _KINDS.get(module[1])
     if kind is None:
         remedy = f"Known are {', '.join(f'train_{name}' for name in _KINDS)}."
-        raise InputError(PREFERENCES, file=file, line=command.line, key=f"train_{module[1]}", remedy=remedy)
+        raise InputError(PREFERENCES, file=file, line=command.line, key=f"train_{name}", remedy=remedy)
     config, _ = command_settings(command.words[place + 1 :], file)
     _name(config, rewarded=kind.objective == "grpo")
     launch = _workers(config) if kind.objective == "grpo" else processes(command, place, "", otherwise=False)
-    return _draft(config, kind, launch, asked, file)
+    return _draft(config, name, launch, asked, file)
 
 
 def _name(config: SettingsFile, *, rewarded: bool) -> None:
@@ -119,8 +119,8 @@ def _workers(config: SettingsFile) -> Launch:
     return Launch(gpus * count, gpus, f"{source}, {config.own(nodes)}", line)
 
 
-def _draft(config: SettingsFile, kind: _Kind, launch: Launch, asked: Asked, file: str) -> Draft:
-    draft = Draft(file)
+def _draft(config: SettingsFile, name: str, launch: Launch, asked: Asked, file: str) -> Draft:
+    draft, kind = Draft(file), _KINDS[name]
     for key, what in REFUSED.items():
         if config.value(key, (bool, int), False) not in (False, 1) or config.raw(key) is True:
             raise config.error(what, key, "Leave it out to forecast the job without it.")
@@ -128,7 +128,7 @@ def _draft(config: SettingsFile, kind: _Kind, launch: Launch, asked: Asked, file
     architecture = put_cluster(draft, asked, launch)
     put = draft.put
     if kind.objective != "next-token":
-        put("workload.objective", kind.objective, f"openrlhf.cli.train_{_command(kind)}")
+        put("workload.objective", kind.objective, f"openrlhf.cli.train_{name}")
     if kind.objective == "grpo":
         read_lengths(config, draft)
     else:
@@ -159,10 +159,6 @@ def _draft(config: SettingsFile, kind: _Kind, launch: Launch, asked: Asked, file
     read_liger(config, draft, asked, keeps_loss=True)
     _rest(config, draft)
     return draft
-
-
-def _command(kind: _Kind) -> str:
-    return next(name for name, other in _KINDS.items() if other == kind)
 
 
 def _precision(config: SettingsFile, draft: Draft) -> None:

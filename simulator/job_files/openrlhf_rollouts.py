@@ -5,11 +5,14 @@ from __future__ import annotations
 from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.rollouts import (
+    OTHER_GPUS,
+    OWN_LOOP,
     Engine,
     leave_out,
     put_generation,
     tell_lengths,
     tell_reference_on_host,
+    tell_scoring,
 )
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.plan_file.pairs import UNKNOWN
@@ -74,10 +77,7 @@ def put_rollout(config: SettingsFile, draft: Draft, asked: Asked) -> None:
         draft.warn(f"{config.own('reward_pretrain')}: the reward model's weights and scoring are not forecast")
     micro = config.whole("micro_rollout_batch_size")
     if micro not in (None, draft.value("workload.micro_batch_size")):
-        draft.warn(
-            f"{config.own('micro_rollout_batch_size')}: completions are forecast scored in micro-batches as they are "
-            "trained on"
-        )
+        tell_scoring(draft, config.own("micro_rollout_batch_size"))
     _generation(config, draft, asked, together=together)
 
 
@@ -85,9 +85,9 @@ def _generation(config: SettingsFile, draft: Draft, asked: Asked, *, together: b
     """Engines on the GPUs that train, or on others."""
     config.know(_ENGINE.keys)
     if not config.whole(_ENGINES, 0, least=0):
-        leave_out(draft, "generation by transformers' own loop is not forecast")
+        leave_out(draft, OWN_LOOP)
         return
     if not together or config.on("async_train"):
-        leave_out(draft, f"{config.own(_ENGINES)}: other GPUs generate, which is not forecast")
+        leave_out(draft, f"{config.own(_ENGINES)}: {OTHER_GPUS}")
         return
     put_generation(config, draft, asked, _ENGINE)

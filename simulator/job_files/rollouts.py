@@ -13,6 +13,8 @@ from joulecast.simulator.job_files.settings_file import SettingsFile
 
 LIVE = "workload.rollout.max_num_seqs"
 MEASURED = "measure it and add --set workload.rollout.wait_s=SECONDS, those of an iteration"
+OWN_LOOP = "generation by transformers' own loop is not forecast"
+OTHER_GPUS = "other GPUs generate, which is not forecast"
 #: Bytes of a weight in an engine.
 _WIDTH = 2
 
@@ -63,6 +65,16 @@ def tell_split(draft: Draft, key: str, split: int) -> None:
             f"{key}: every GPU is forecast with a whole engine, not {split} with one, whose steps may take {split} "
             f"times as long; {MEASURED}"
         )
+
+
+def tell_scoring(draft: Draft, keys: str) -> None:
+    """Tell of completions that are scored in micro-batches of their own."""
+    draft.warn(f"{keys}: completions are forecast scored in micro-batches as they are trained on")
+
+
+def parameter_bytes(draft: Draft) -> int:
+    """Bytes of a parameter of the model that is trained."""
+    return 4 if draft.value("implementation.parameter_precision") == "fp32" else 2
 
 
 def leave_out(draft: Draft, why: str) -> None:
@@ -139,10 +151,9 @@ def tell_moved(draft: Draft, asked: Asked, keys: str, bytes_of_each: int) -> Non
 
 def tell_reference_on_host(draft: Draft, asked: Asked, said: str) -> None:
     """Tell of a reference whose weights lie on the host between the forwards of its layers."""
-    width = 4 if draft.value("implementation.parameter_precision") == "fp32" else 2
     draft.warn(
         f"{said}: the reference's weights are kept on the host, and are forecast on the GPU: it takes less memory, and "
-        f"each of its forwards copies them over PCIe besides{_each(draft, asked, width)}"
+        f"each of its forwards copies them over PCIe besides{_each(draft, asked, parameter_bytes(draft))}"
     )
 
 

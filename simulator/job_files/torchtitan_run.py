@@ -6,6 +6,7 @@ import re
 
 from joulecast.files import is_whole
 from joulecast.model.architecture.model_config import ModelConfig
+from joulecast.simulator.job_files.cluster import data_parallel_ranks
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.kept_gathered import keep_gathered
 from joulecast.simulator.job_files.settings_file import SettingsFile
@@ -60,13 +61,9 @@ def read_run(config: SettingsFile, draft: Draft, architecture: str | None, model
 
 def _replicas(config: SettingsFile, draft: Draft, product: int) -> int | None:
     """Data-parallel ranks; ``None`` where the number of GPUs is missing."""
-    gpus = draft.value("cluster.gpus")
-    if gpus is None:
+    replicas = data_parallel_ranks(config, draft, product, "parallelism", "degrees")
+    if replicas is None:
         return None
-    if gpus % product:
-        what = f"{gpus} GPUs cannot be split into tensor x pipeline x context = {product}"
-        raise config.error(what, "parallelism", f"Use a multiple of {product} GPUs (--gpus), or other degrees.")
-    replicas = int(gpus // product)
     copies = config.whole("parallelism.data_parallel_replicate_degree", 1) or 1
     shard = config.value("parallelism.data_parallel_shard_degree", int, -1)
     if replicas % copies or (shard != -1 and shard * copies != replicas):

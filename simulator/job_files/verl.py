@@ -21,12 +21,16 @@ from joulecast.simulator.job_files.launcher import Launch, read_launch
 from joulecast.simulator.job_files.micro_batches import put_micro_batch
 from joulecast.simulator.job_files.named_files import named_path, named_settings
 from joulecast.simulator.job_files.rollouts import (
+    OTHER_GPUS,
+    OWN_LOOP,
     Engine,
     leave_out,
+    parameter_bytes,
     put_generation,
     tell_lengths,
     tell_moved,
     tell_reference_on_host,
+    tell_scoring,
 )
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.shell import Command
@@ -234,7 +238,7 @@ def _scoring(config: SettingsFile, draft: Draft, asked: Asked) -> None:
     micro, keys = draft.value("workload.micro_batch_size"), (ROLLOUT, REF)
     own = [f"{key}.log_prob_micro_batch_size_per_gpu" for key in keys]
     if told := [key for key in own if config.whole(key) not in (None, micro)]:
-        draft.warn(f"{', '.join(told)}: completions are forecast scored in micro-batches as they are trained on")
+        tell_scoring(draft, ", ".join(told))
 
 
 def _generation(config: SettingsFile, draft: Draft, asked: Asked) -> None:
@@ -243,10 +247,10 @@ def _generation(config: SettingsFile, draft: Draft, asked: Asked) -> None:
     config.know(_ENGINE.keys)
     name = config.value(engine, str, "vllm")
     if config.value(f"{ALL}.hybrid_engine", bool, True) is False or config.whole(separate, 0, least=0):
-        leave_out(draft, f"{separate}, {ALL}.hybrid_engine: other GPUs generate, which is not forecast")
+        leave_out(draft, f"{separate}, {ALL}.hybrid_engine: {OTHER_GPUS}")
         return
     if name not in _ENGINES:
-        leave_out(draft, f"{engine} {name}: generation by transformers' own loop is not forecast")
+        leave_out(draft, f"{engine} {name}: {OWN_LOOP}")
         return
     put_generation(config, draft, asked, _ENGINE)
     if str(config.value("algorithm.adv_estimator", str)) == "remax":
@@ -258,7 +262,7 @@ def _tell(config: SettingsFile, draft: Draft, asked: Asked) -> None:
     moved = [f"{PLACES.fsdp}.{part}_offload" for part in ("param", "optimizer")]
     on = [key for key in moved if config.on(key)]
     if on:
-        width = 4 if draft.value("implementation.parameter_precision") == "fp32" else 2
+        width = parameter_bytes(draft)
         moments = 0 if draft.value("workload.lora.rank") else 2 * width
         tell_moved(draft, asked, ", ".join(on), sum(width if key == moved[0] else moments for key in on))
     fused = config.on(f"{ALL}.model.use_fused_kernels")

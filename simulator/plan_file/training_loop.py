@@ -66,24 +66,21 @@ def _fused(plan: Plan) -> bool:
 
 def said_launch_s(plan: Plan) -> float:
     """Time of the host for a launch where the GPU waits for it: what the plan says, or the usual; 0 in graphs [s]."""
-    if plan.implementation.cuda_graphs:
-        return 0.0
-    return _launch_s(plan.implementation.host_launch_us)
+    return 0.0 if plan.implementation.cuda_graphs else launch_s(plan.implementation.host_launch_us)
 
 
 def step_wait_s(plan: Plan) -> float:
     """Time for which the GPU waits for the host at each parameter that the plan's optimizer steps [s]."""
-    return pause_s(plan.implementation.optimizer, 1e6 * said_launch_s(plan))
+    return pause_s(plan.implementation.optimizer, said_launch_s(plan))
 
 
-def pause_s(optimizer: str, host_launch_us: float | None) -> float:
-    """The same of an optimizer by its name, on a host of this pace."""
-    if optimizer not in KINDS:
-        return 0.0
-    return STEPPED * _launch_s(host_launch_us)
+def pause_s(optimizer: str, each_s: float) -> float:
+    """The same of an optimizer by its name, on a host that takes so long for a launch."""
+    return STEPPED * each_s if optimizer in KINDS else 0.0
 
 
-def _launch_s(host_launch_us: float | None) -> float:
+def launch_s(host_launch_us: float | None) -> float:
+    """Time of the host for a launch as it is stated, or the usual [s]."""
     return LAUNCH_S if host_launch_us is None else 1e-6 * host_launch_us
 
 

@@ -15,7 +15,12 @@ from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_byte
 from joulecast.model.memory.footprint import memory_footprint
 from joulecast.model.memory.lora_kept import gradient_bytes
 from joulecast.model.memory.modules_kept import gate_gradient_bytes
-from joulecast.model.memory.moments import beside_table_bytes, gathered_at_peak, gradients_at_peak
+from joulecast.model.memory.moments import (
+    beside_table_bytes,
+    gathered_at_peak,
+    gradients_at_peak,
+    in_front_of_last,
+)
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import StateShards, Whole
 
@@ -173,3 +178,10 @@ def test_three_gradients_around_a_gate_of_which_the_product_has_made_room_for_on
     frozen = replace(run, lora=Lora(rank=8, targets=("query",)))
     assert gate_gradient_bytes(shard(LLAMA, frozen, 1, 4096)) == 3 * values
     assert gate_gradient_bytes(shard(LLAMA, replace(run, compiled=True), 1, 4096)) == 0.0
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "nemotron-h-8b", "nemotron-3-super-120b-a12b"])
+def test_what_comes_in_front_of_the_last_product_is_a_share(name: str) -> None:
+    """It was below 0 for layers of attention alone, and for experts between latent projections."""
+    config = load_model(name)
+    assert all(0.0 <= in_front_of_last(kind) <= 1.0 for kind in (config, *config.kinds))
