@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from joulecast.calibrate.devices.simulated import SimulatedCard
 from joulecast.calibrate.devices.simulated_sensors import Faults
 from joulecast.calibrate.measure.sampler import ProcessSampler, SamplerPool, VirtualSampler
+from joulecast.calibrate.measure.sampling_process import LONGEST_PERIOD_S
 from joulecast.errors import DeviceError, MeasurementError
 
 #: A card whose readings cost so much of a core and block for so long.
@@ -62,6 +64,29 @@ class Card(Device):
         newest = int((time.monotonic() - 0.011) / 0.02)
         return [PowerReading(k * 0.02, 700.0) for k in range(newest - 118, newest + 1) if k * 0.02 > since_s + 1e-3]
 serve(SampledCard(Card(), 0.02), 1)
+"""
+
+#: A process that wakes up as often as one that samples beside a history, and does nothing.
+BARE = """
+import time
+from joulecast.calibrate.devices.card_process import irregular, serve
+from joulecast.calibrate.measure.collector import CHEAP_PERIOD_S
+class Bare:
+    begin_s = None
+    def first_answer(self):
+        return {}
+    def obey(self, line):
+        if self.begin_s is None:
+            self.count, self.begin_cpu_s = 0, time.process_time()
+            self.begin_s = self.next_s = time.monotonic()
+        spent_s = time.monotonic() - self.begin_s
+        return {"core_share": (time.process_time() - self.begin_cpu_s) / spent_s}
+    def wait_s(self):
+        return None if self.begin_s is None else max(self.next_s - time.monotonic(), 0.0)
+    def read(self):
+        self.count += 1
+        self.next_s = time.monotonic() + CHEAP_PERIOD_S * irregular(self.count)
+serve(Bare(), 1)
 """
 
 
@@ -133,11 +158,12 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(spin_s, block_s, fastest
             time.sleep(wait_s)
     ready, started, stopped = answers
     assert ready == {"history_step_s": None} and started["to"] == 1
-    assert 0.0 < stopped["core_share"] < 0.01
     times = [values[0] for values in stopped["samples"]]
     assert len(times) >= 5
     gaps = sorted(b - a for a, b in pairwise(times))
-    assert sum(gaps) / len(gaps) > fastest_s  # it slowed down for the cost, not more than it may
+    mean_s = sum(gaps) / len(gaps)
+    assert 0.0 < stopped["core_share"] < (0.01 if mean_s < 0.9 * LONGEST_PERIOD_S else 0.05)
+    assert mean_s > fastest_s  # it slowed down for the cost, not more than it may
     assert gaps[len(gaps) // 2] < 0.15
 
 
@@ -158,13 +184,16 @@ def conversation(script, commands):
 def test_beside_a_history_the_costly_counter_is_hardly_read():
     """The calls of a benchmark: those of a real driver are counted, and cost what they cost on an H200.
 
-    Our own work beside them depends on the machine, so that it is measured with a driver that costs nothing.
+    Our own work beside them depends on the machine: with a driver that costs nothing it is held against that of a
+    process which only wakes up as often, at the same time.
     """
     commands = [("start", 0.5), ("take", 0.5), ("take", 2.6), ("take", 0.0), ("stop", 0.0)]
     ready, _, *taken = conversation(BUSY_DRIVER, commands)
     assert ready == {"history_step_s": 0.02}
-    *_, without = conversation(BUSY_DRIVER.replace("thread_time() < end", "thread_time() < 0.0"), commands)
-    assert 0.0 < without["core_share"] < 0.008
+    free = BUSY_DRIVER.replace("thread_time() < end", "thread_time() < 0.0")
+    with ThreadPoolExecutor(2) as pool:
+        (*_, ours), (*_, bare) = pool.map(conversation, (free, BARE), (commands, commands))
+    assert 0.0 < ours["core_share"] < 3.0 * bare["core_share"]
     powers = [when for answer in taken for when, _ in answer["history"]]
     steps = [b - a for a, b in pairwise(powers)]
     assert min(steps) == pytest.approx(0.02, abs=1e-6) == max(steps)  # nothing twice, nothing left out

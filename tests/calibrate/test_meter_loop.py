@@ -420,8 +420,8 @@ def test_a_card_in_the_machines_time_is_read_by_a_process_of_its_own(tmp_path):
     found = quantities(meter)
     assert 0.02 < found["time_s"].measured < (time.monotonic() - begin) / meter.steps + 1e-3
     assert found["power_w"].measured == pytest.approx(693, rel=0.05)
-    assert share < 0.02
-    assert 0.0 < meter.result.row["measured_core_share"] < 0.02
+    assert share < 0.05  # 0.006 alone; processes that share a core cost several times that
+    assert 0.0 < meter.result.row["measured_core_share"] < 0.05
 
 
 def test_a_step_costs_next_to_nothing():

@@ -196,7 +196,7 @@ def test_a_large_report_is_small_and_quick(examples):
     assert front.problem.dag.instructions == 4 * 2 * 64 + 4
     begin = time.process_time()
     text = predict_page(iteration, front).html()
-    assert time.process_time() - begin < 2.0
+    assert time.process_time() - begin < 5.0  # 0.6 here; machines that are shared take several times that
     assert len(text.encode()) - len(plotly_library().encode()) < 3e6
     view = charts_of(text)["timeline"]["views"][0]
     waits = next(series["traces"][0] for series in view["series"] if series["name"] == "waiting")
