@@ -272,11 +272,17 @@ def _stand_in_bytes(config: ModelConfig, implementation: Implementation, *, last
 def _kept_bytes(one: MicroBatchBytes, stacks: Sequence[float], rank: PipelineRank) -> float:
     """Activations of all micro-batches under way, each of which keeps one of ``stacks`` in the layers of a chunk."""
     under_way, chunks = rank.under_way, rank.chunks
-    at_end = -(-under_way // chunks) if rank.of_chunks is None else rank.of_chunks[-1]
-    ends = at_end * one.ends if rank.last else 0.0
+    ends = _at_end(rank) * one.ends if rank.last else 0.0
     if rank.of_chunks is not None:
         return sum(n * stack for n, stack in zip(rank.of_chunks, stacks, strict=True)) + ends
     return under_way * sum(stacks) / chunks + ends
+
+
+def _at_end(rank: PipelineRank) -> int:
+    """Forwards under way in the last chunk of a rank: interleaved, a loss is followed by its backward at once."""
+    if rank.of_chunks is not None:
+        return rank.of_chunks[-1]
+    return 1 if rank.schedule == "interleaved-1f1b" else -(-rank.under_way // rank.chunks)
 
 
 def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> float:

@@ -32,9 +32,8 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, collective, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Streaming
-from joulecast.model.transformer import hybrid_exchange, stored_narrow, unfused_router
+from joulecast.model.transformer import hybrid_exchange, row_operators, stored_narrow, unfused_router
 from joulecast.model.transformer.expert_parts import met
-from joulecast.model.transformer.row_operators import widened
 
 #: Rows of an expert are padded to a multiple of this, as FP8 needs it; other types take any number at the same pace.
 ROW_STEP = 16
@@ -96,6 +95,7 @@ def expert_bytes(s: Shard) -> float:
     rows = e.all_rows * (width * read + made + e.ffn * read + 4.0)
     if not run.megatron:
         rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * width)
+        rows += (e.sent * width) * (0.0 if run.compiled else row_operators.kept_value_bytes(run.row_operator, run.dtype))
     rows += s.norm_tokens * experts_of(s).latent * read  # which the projection back reads
     return rows + 2 * 4.0 * s.norm_tokens * experts_of(s).count
 
@@ -143,7 +143,7 @@ def widened_input(s: Shard) -> tuple[Launch, ...]:
     """The router's input in fp32, where it multiplies so."""
     if s.implementation.router_dtype in (None, s.dtype):
         return ()
-    return (widened("router.input.widen", s.stream_values, s.dtype),)
+    return (row_operators.widened("router.input.widen", s.stream_values, s.dtype),)
 
 
 def copies(name: str, s: Shard, e: ExpertShard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
