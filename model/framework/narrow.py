@@ -102,6 +102,19 @@ class Narrow:
         return DTYPE_BYTES[self.dtype] + SCALE_BYTES.get(self.recipe, 0.0)
 
     @property
+    def weight_value_bytes(self) -> float:
+        """The same of a weight: in blocks of 128 a scale is of a square of values."""
+        return self.value_bytes if self.recipe != "blockwise" else DTYPE_BYTES[self.dtype] + 4.0 / 128**2
+
+    @property
+    def copies_attention(self) -> bool:
+        """Whether the product behind attention keeps a copy of attention's output, which attention keeps as well.
+
+        With other recipes Megatron-Core 0.14 has it make that copy again in the backward (``save_original_input``).
+        """
+        return self.recipe == "delayed"
+
+    @property
     def scaled_now(self) -> bool:
         """Whether a tensor's scale needs a pass for its greatest value before the cast."""
         return self.recipe in ("tensorwise", "nvfp4")

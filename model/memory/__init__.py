@@ -7,4 +7,5 @@
   ``loss_kept``: what losses on pairs of sequences take, logits in tiles, and a forward that keeps no layer;
   ``liger_kept``: of Liger's head and loss; ``vision_kept``: of vision towers.
 - ``states``: parameters, gradients and moments, and how they are split over data-parallel ranks.
+- ``workspaces``: what libraries and Megatron hold beside these.
 """

@@ -13,6 +13,7 @@ from joulecast.model.memory import liger_kept, lora_kept, loss_kept, modules_kep
 from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
+    context_parallel,
     delta_net,
     hybrid_exchange,
     liger_loss,
@@ -183,7 +184,7 @@ def whole_layer_bytes(s: Shard) -> float:
         return modules_kept.layer_bytes(s)
     values = _stream_tokens(s) * config.hidden + s.tokens * _inner_width(s)
     experts = 0.0 if config.experts is None else expert_bytes(s)
-    mixed = state_space.kept_bytes(scanned(s))
+    mixed = state_space.kept_bytes(scanned(s)) + context_parallel.kept_bytes(s)
     kept = DTYPE_BYTES[implementation.dtype] * values + _STATISTIC_BYTES * _statistics(s) + mixed
     return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s) - stored_narrow.saved_bytes(s)
 
@@ -208,13 +209,19 @@ def _inner_width(s: Shard) -> float:
     heads = (s.heads + s.kv_heads) * config.head_dim
     if config.qk_norm:
         kept += heads
-    if config.latent is None and config.rotary and implementation.rotary:
+    if config.latent is None and config.rotary and implementation.rotary and not _parted(s):
         kept += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
     elif config.latent is None and config.scaled_queries:
         kept += s.heads * config.head_dim
     if not implementation.megatron:
         kept += _eager_activation_extra(s)
     return kept - s.ffn if s.implementation.casts_anew else kept
+
+
+def _parted(s: Shard) -> bool:
+    """Whether values are copied out of the joint product, which goes: Transformer Engine's fused attention does."""
+    run = s.implementation
+    return run.megatron and run.attention_backend != "unfused" and not run.recomputes("core_attn")
 
 
 def _statistics(s: Shard) -> int:
@@ -248,7 +255,9 @@ def _fp8_difference_bytes(s: Shard) -> float:
     if s.config.latent is not None:
         replaced += s.norm_tokens * normed_latents(s.config.latent)
     again = narrow.value_bytes * narrow_copies(s) * s.stream_values
-    kept = again + (narrow.value_bytes - wide) * replaced + narrow.value_bytes * s.tokens * s.attention_width
+    kept = again + (narrow.value_bytes - wide) * replaced
+    if narrow.copies_attention:
+        kept += narrow.value_bytes * s.tokens * s.attention_width
     if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
         rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
         kept += s.tokens * (s.qkv_width - wide * (s.qkv_width + rotated))
@@ -321,7 +330,7 @@ def loss_transient_bytes(s: Shard) -> float:
     if liger_loss.alone(s):
         return max(logits, weight + boundary_bytes(s))
     if s.implementation.fused_loss:
-        return 0.0 if s.implementation.megatron else max(logits, weight + boundary_bytes(s))
+        return s.activation_bytes if s.implementation.megatron else max(logits, weight + boundary_bytes(s))
     if s.implementation.splits_head and s.implementation.modules == "torchtitan":
         return LOSS_PARALLEL_TENSORS * _STATISTIC_BYTES * s.tokens * vocab
     if _in_fp32(s):
@@ -357,7 +366,8 @@ def layer_transient_bytes(s: Shard) -> float:
         gradients = max(gradients, math_attention.gradient_bytes(s))
     if s.config.experts is not None:
         e = expert_shard(s)
-        gradients += float(size * e.all_rows * (row_width(s) + e.ffn))
+        inner = e.up_width if implementation.megatron else e.ffn  # behind the activation's gradient its input's
+        gradients += float(size * e.all_rows * (row_width(s) + inner))
     if implementation.splits_sequence:
         gradients += s.activation_bytes
     gradients += saved_bytes(s) + _restored_bytes(s)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from joulecast.errors import DoesNotFitError
 from joulecast.model.architecture.model_config import ModelConfig
@@ -39,12 +38,10 @@ from joulecast.model.memory.states import (
     whole_throughout_bytes,
 )
 from joulecast.model.memory.vision_kept import kept_bytes
+from joulecast.model.memory.workspaces import LIBRARY_BYTES, workspace_bytes
 from joulecast.model.training.optimizer import widened_gradient_bytes
-from joulecast.model.training.parameters import layer_parameters
-from joulecast.model.transformer.head import embedding_rows, head_words
+from joulecast.model.transformer.head import embedding_rows
 
-#: Workspaces of cuBLAS and cuBLASLt on Hopper, 32 MiB each.
-WORKSPACE_BYTES = 2 * 32 * 1024.0**2
 #: CUDA context and kernels' code, outside the allocator: an estimate.
 CONTEXT_BYTES = 1.1e9
 #: Channels of one communicator: 24 of two connections with 4 MiB each, outside the allocator as well: an estimate.
@@ -87,7 +84,7 @@ class MemoryFootprint:
     outputs: float
     buffers: float
     transient: float
-    workspace: float = WORKSPACE_BYTES
+    workspace: float = 2 * LIBRARY_BYTES
     gathered: float = 0.0
     context: float = CONTEXT_BYTES
     cached: float = 0.0
@@ -177,9 +174,7 @@ def memory_footprint(
         outputs=outputs,
         buffers=buffers,
         transient=transient,
-        workspace=WORKSPACE_BYTES
-        + (0.0 if symmetric else one.user_buffers)
-        + _stand_in_bytes(config, implementation, last=rank.last),
+        workspace=workspace_bytes(one.shard, last=rank.last) + (0.0 if symmetric else one.user_buffers),
         gathered=gathered,
         context=CONTEXT_BYTES
         + max(engine_bytes - given_back, 0.0)
@@ -253,22 +248,6 @@ def _compared_root_bytes(s: Shard, rank: PipelineRank) -> float:
     return outside_layers_bytes(run.teacher or s.config, run.of_reference, rank.first, rank.last)
 
 
-@lru_cache(maxsize=256)
-def _stand_in_bytes(config: ModelConfig, implementation: Implementation, *, last: bool) -> float:
-    """Gradients that Megatron's products give autograd in place of those that they add to the buffer: one a shape.
-
-    Transformer Engine keeps them (``get_dummy_wgrad``); what an H200 had allocated between iterations showed them.
-    """
-    if not implementation.megatron:
-        return 0.0
-    layers = (layer_parameters(kind, implementation) for kind in config.kinds)
-    weights = (p for layer in layers for p in layer if p.name.endswith(".weight") and p.elements > config.hidden)
-    sizes = {p.elements // p.tensors for p in weights}
-    if last:
-        sizes.add(head_words(config, implementation) * config.hidden)
-    return float(DTYPE_BYTES[implementation.dtype] * sum(sizes))
-
-
 def _kept_bytes(one: MicroBatchBytes, stacks: Sequence[float], rank: PipelineRank) -> float:
     """Activations of all micro-batches under way, each of which keeps one of ``stacks`` in the layers of a chunk."""
     under_way, chunks = rank.under_way, rank.chunks
@@ -289,7 +268,7 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
     freed = one.ends * rank.last
     s, moments = one.shard, [one.layer_transient, one.attention_transient - freed]
-    if s.implementation.modules != "joint" and not rank.pipelined:
+    if s.implementation.megatron or (s.implementation.modules != "joint" and not rank.pipelined):
         moments[0] += min(0.0, one.boundary - freed)
     if rank.last:
         moments += [one.loss_transient, reference_transient_bytes(s)]

@@ -3,7 +3,8 @@
 The names are Megatron's ``recompute_modules``. Each part keeps its own input, which is kept anyway:
 
 ``core_attn``        the core of attention: what an unfused softmax makes, a fused kernel's statistics
-``layernorm``        the outputs of both norms
+``layernorm``        the outputs of norms that stand alone: latent attention's and experts'; others are part of the
+                     product behind them in Transformer Engine
 ``mla_up_proj``      queries, keys and values that latent attention unfolds, and the normed vectors they come from
 ``mlp``              all within the MLP of layers without experts, its norm's output included
 ``moe_act``          what the experts' activation makes
@@ -30,10 +31,10 @@ def saved_bytes(s: Shard) -> float:
     whole_mlp = run.recomputes("moe" if experts else "mlp")
     of_latent, of_shared = _copies(s)
     if run.recomputes("layernorm"):
-        saved += s.norm_tokens * hidden * narrow * (1 + of_latent) * s.config.attends
-        # The second norm's output goes to the router in its own type, and to an MLP's product.
-        second = s.norm_tokens * hidden * (wide if experts else narrow)
-        saved += 0.0 if whole_mlp else second * s.config.feeds_forward
+        if s.config.latent is not None:
+            saved += s.norm_tokens * hidden * narrow * (1 + of_latent)
+        if experts and not whole_mlp:
+            saved += s.norm_tokens * hidden * wide  # the router takes it in its own type
     if s.config.latent is not None and run.recomputes("mla_up_proj"):
         saved += s.tokens * s.qkv_width * wide + s.norm_tokens * normed_latents(s.config.latent) * narrow
     if experts:

@@ -95,7 +95,7 @@ def expert_bytes(s: Shard) -> float:
     rows = e.all_rows * (width * read + made + e.ffn * read + 4.0)
     if not run.megatron:
         rows += wide * (e.all_rows * (e.ffn if s.config.gated_mlp else 0) + e.sent * width)
-        rows += (e.sent * width) * (0.0 if run.compiled else row_operators.kept_value_bytes(run.row_operator, run.dtype))
+        rows += 0.0 if run.compiled else e.sent * width * row_operators.kept_value_bytes(run.row_operator, run.dtype)
     rows += s.norm_tokens * experts_of(s).latent * read  # which the projection back reads
     return rows + 2 * 4.0 * s.norm_tokens * experts_of(s).count
 

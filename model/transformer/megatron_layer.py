@@ -40,7 +40,6 @@ from joulecast.model.transformer.megatron_norm import (
     accumulation,
     block_norm_backward,
     branch_norm_backward,
-    recomputed_norm,
 )
 from joulecast.model.transformer.rotary import normed_parts, scaled_queries
 
@@ -109,7 +108,6 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
     config = s.config
     return (
         *branch_norm_backward("norm1", s),
-        *recomputed_norm("norm1", s),
         *bias_backward(s, "output", s.norm_tokens, config.hidden, config.output_bias),
         *linear.attention_output_backward(s),
         *core_attention.backward(s),

@@ -12,7 +12,6 @@ from joulecast.model.transformer.megatron_norm import (
     accumulation,
     block_norm_backward,
     branch_norm_backward,
-    recomputed_norm,
 )
 
 
@@ -36,7 +35,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
     whole = s.implementation.recomputes("mlp")
     return (
         *branch_norm_backward("norm2", s),
-        *(_mlp_forward(s) if whole else recomputed_norm("norm2", s)),
+        *(_mlp_forward(s) if whole else ()),
         *bias_backward(s, "down", s.norm_tokens, config.hidden, config.mlp_bias),
         *linear.row_backward("down", s, s.ffn),
         *stored_narrow.restored_input("gate", s.tokens * s.up_width, s.implementation),

@@ -108,7 +108,7 @@ def weight_bytes(parameters: Iterable[ParameterTensor], narrow: Narrow | None, d
     """Bytes of all parameters with their narrow copies, which last from one optimizer step to the next."""
     width, total = DTYPE_BYTES[dtype], 0.0
     for p in parameters:
-        kept = narrow.copies * narrow.value_bytes if narrow is not None and p.linear else 0.0
+        kept = narrow.copies * narrow.weight_value_bytes if narrow is not None and p.linear else 0.0
         plain = 0 if kept and narrow is not None and narrow.parameters else width
         total += p.elements * (kept + plain)
     return total

@@ -78,7 +78,8 @@ def saved_bytes(s: Shard) -> float:
     wide = float(DTYPE_BYTES[run.dtype])
     saved = s.tokens * s.up_width * (wide - activation_input_bytes(run))
     if run.packs_attention_output and run.narrow is not None:
-        saved += s.tokens * s.attention_width * (wide + run.narrow.value_bytes - E5M6_BYTES)
+        copy = run.narrow.value_bytes if run.narrow.copies_attention else 0.0
+        saved += s.tokens * s.attention_width * (wide + copy - E5M6_BYTES)
     return saved
 
 

@@ -198,8 +198,11 @@ def test_statistics_are_kept_for_every_norm_head_and_recomputation() -> None:
     heads = (32 + 8) * 1024
     normed = replace(s, config=replace(s.config, qk_norm=True))
     assert whole_layer_bytes(normed) - whole_layer_bytes(s) == heads * (4.0 + 2.0 * 128)
-    still = replace(s, config=replace(s.config, rotary=False))
-    assert whole_layer_bytes(s) - whole_layer_bytes(still) == heads * 2.0 * 128
+    again = {"recompute": "selective", "recompute_modules": ("core_attn",)}
+    for run, copies in ((s.implementation, 0), (replace(s.implementation, **again), 1), (Implementation(), 1)):
+        rotated = shard(load_model("llama-3.1-8b"), run, 1, 1024)
+        still = replace(rotated, config=replace(rotated.config, rotary=False))
+        assert whole_layer_bytes(rotated) - whole_layer_bytes(still) == copies * heads * 2.0 * 128
 
 
 def test_plan_that_does_not_fit_says_by_how_much() -> None:
@@ -254,7 +257,7 @@ def test_deepseeks_layers_keep_what_its_report_says() -> None:
 
 
 def test_deepseeks_own_plan_fits_with_all_that_it_keeps_in_fewer_bits() -> None:
-    """The plan that trained DeepSeek-V3 on 80 GB, which would need more with any of these tensors kept as usual."""
+    """The plan that trained DeepSeek-V3 on 80 GB, which would need more with most of these tensors kept as usual."""
     tables = tomllib.loads((ROOT / "examples" / "deepseek-v3-2048xh800.toml").read_text(encoding="utf-8"))
     most = load_gpu("h800-sxm").number("memory_bytes")
 
@@ -264,7 +267,7 @@ def test_deepseeks_own_plan_fits_with_all_that_it_keeps_in_fewer_bits() -> None:
 
     assert 0.9 * most < highest() < most
     assert highest(implementation__activation_func_fp8_input_store=None) > most
-    assert highest(implementation__attention_output_store=None) > most
+    assert highest(implementation__attention_output_store=None) > 1.005 * highest()
     for part in tables["schedule"]["recompute_modules"]:
         others = [one for one in tables["schedule"]["recompute_modules"] if one != part]
         assert highest(schedule__recompute_modules=others) > most
