@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from joulecast.errors import InputError
+from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.cluster import USUAL
 from joulecast.simulator.job_files.deepspeed import STAGE, put_zero, read_zero, without_auto
 from joulecast.simulator.job_files.draft import Draft
@@ -18,6 +19,7 @@ from joulecast.simulator.job_files.kept_gathered import keep_gathered
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.named_files import named_path, named_settings
 from joulecast.simulator.job_files.settings_file import SettingsFile
+from joulecast.simulator.job_files.shell_values import marks
 from joulecast.simulator.job_files.told import OFFLOADED
 
 #: Sharding strategies of FSDP by their numbers in PyTorch.
@@ -49,9 +51,12 @@ _TABLES = {
 _ZERO_STAGE = "zero_stage"
 
 
-def configured_launch(launch: Launch, settings: Sequence[SettingsFile]) -> Launch:
+def configured_launch(launch: Launch, settings: Sequence[SettingsFile], asked: Asked) -> Launch:
     """The GPUs of a job: its launcher's, else accelerate's configuration's, on as many machines as either says."""
     for config in settings:
+        if asked.gpus and isinstance(told := config.raw("num_processes"), str) and marks(told):
+            config.know(["num_processes"])  # which the user says in its place
+            continue
         processes, machines = config.whole("num_processes"), config.whole("num_machines") or 1
         if processes and launch.gpus is None:
             source, line = config.source("num_processes")
@@ -95,6 +100,7 @@ def read_sharding(arguments: SettingsFile, accelerate: Sequence[SettingsFile], d
     arguments.know([_SYNC])
     if arguments.raw("fsdp") or arguments.given("fsdp_config"):
         _fsdp(arguments, draft, mixed=mixed)
+        _copies(arguments, draft)
         _sum_whole(arguments, draft)
         return 0
     for config in accelerate:
@@ -198,6 +204,20 @@ def _put_fsdp(draft: Draft, strategy: str, key: str, source: tuple[str, int | No
         if not draft.value("workload.lora.rank"):  # of frozen ones it casts none
             draft.put("implementation.parameter_precision", "fp32", "accelerate casts parameters for FSDP to fp32")
         draft.put("implementation.gradient_precision", precision, "accelerate's FSDP reduces as it multiplies")
+
+
+def _copies(arguments: SettingsFile, draft: Draft) -> None:
+    """Copies of what FSDP shards, as Axolotl says them: GPUs of one, or how many copies there are."""
+    shard, copies = arguments.whole("dp_shard_size"), arguments.whole("dp_replicate_size", 1) or 1
+    gpus = draft.value("cluster.gpus")
+    key = "dp_shard_size" if shard else "dp_replicate_size"
+    if not draft.value("parallelism.fsdp") or (not shard and copies == 1):
+        return
+    ranks = shard or (gpus and gpus // copies)
+    if ranks is None:
+        draft.missing["parallelism.fsdp_shard_size"] = f"the GPUs of one of {copies} copies ({key})"
+    elif ranks != gpus:
+        draft.put("parallelism.fsdp_shard_size", ranks, *arguments.source(key))
 
 
 def _sum_whole(arguments: SettingsFile, draft: Draft) -> None:

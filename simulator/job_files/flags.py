@@ -8,11 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from joulecast.errors import InputError
+from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, UNSET
 from joulecast.simulator.job_files.shell_values import Spot, marks
 
 #: From which likeness on an unknown name is taken for a misspelt one.
 ALIKE = 0.8
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+#: A word of which nothing is told.
+_UNTOLD = re.compile(f"[{UNSET}{COMPUTED}][^{END}]*{END}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,10 @@ def read_flags(words: Sequence[Spot], file: str) -> tuple[Flags, list[Spot]]:
                 loose.append(spot)
             continue
         if name:
+            behind = [value for value in values[1:] if _UNTOLD.fullmatch(value)]
+            if len(behind) == len(values) - 1 and not marks(values[0]) and not name.endswith("-path"):
+                loose += [Spot(value, line) for value in behind]  # more options, which nothing tells
+                values = values[:1]
             given[name] = Given(name, tuple(values), line)
         name, equals, value = spot.text.partition("=")
         line, values = spot.line, [value] if equals else []

@@ -19,6 +19,8 @@ _TUNED = re.compile(
     r"[-_](instruct|base|chat|it|pt|pretrain|hf|bf16|thinking|sft|sft-mixture|dpo|1m|v0\.1|17b-\d+e|\d{4})$"
 )
 _OWNED = ("meta-",)
+#: Where the hub's cache keeps a repository.
+_CACHED = re.compile(r"models--[^/]+--([^/]+)/snapshots/")
 #: What a repository's name has within a model's: its date, and further training or names that change no size.
 _WITHIN = (
     (re.compile(r"^(olmo-2)-\d{4}(?=-)"), r"\1"),
@@ -70,8 +72,11 @@ def hub_model(name: str) -> str | None:
     ('llama-2-7b', 'qwen2.5-7b', 'mistral-nemo-12b')
     >>> hub_model("Qwen/Qwen2.5-Coder-7B-Instruct"), hub_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
     ('qwen2.5-7b', 'deepseek-r1-distill-qwen-1.5b')
+    >>> hub_model("/cache/models--Qwen--Qwen3-8B/snapshots/9c925d64d72725edaf899c6cb9c377fd0709d9c5")
+    'qwen3-8b'
     """
-    own = name.rstrip("/").rpartition("/")[2].lower()
+    cached = _CACHED.search(name)
+    own = (cached[1] if cached else name.rstrip("/").rpartition("/")[2]).lower()
     known = {*model_names(), *ALIASES}
     for prefix in _OWNED:
         own = own.removeprefix(prefix)

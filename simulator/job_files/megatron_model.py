@@ -7,10 +7,12 @@ import re
 from typing import Any
 
 from joulecast.files import is_whole
+from joulecast.model.architecture.hf import load_model
 from joulecast.model.architecture.state_space import MIXERS
 from joulecast.model.framework.vocabulary import padded_vocabulary
 from joulecast.simulator.job_files.draft import Draft, Setting
 from joulecast.simulator.job_files.flags import Flags
+from joulecast.simulator.job_files.hub_names import hub_model
 from joulecast.simulator.job_files.model_shape import put_model
 
 #: Rows of tables of tokens that are the same in every file of their kind (GPT-2's, Llama's and Llama 2's).
@@ -25,6 +27,7 @@ SHAPE = (
     *("--moe-shared-expert-intermediate-size", "--moe-router-topk", "--moe-router-num-groups"),
     *("--moe-router-score-function", "--moe-router-group-topk"),
     *("--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
+    *("--qk-nope-head-dim", "--qk-rope-head-dim"),
     *("--qk-pos-emb-head-dim", "--v-head-dim", "--vocab-size", "--padded-vocab-size", "--tokenizer-type"),
     *("--tokenizer-model", "--make-vocab-size-divisible-by", "--hybrid-override-pattern", "--hybrid-layer-pattern"),
     *("--mamba-state-dim", "--mamba-head-dim", "--mamba-num-groups", "--mamba-num-heads"),
@@ -55,6 +58,8 @@ def read_model(flags: Flags, draft: Draft) -> None:
     if vocabularies:
         names = ("--padded-vocab-size", "--vocab-size", "--tokenizer-type", "--vocab-file", "--merge-file")
         given = next(name for name in names if flags.line(name))
+        if given == "--tokenizer-type" and flags.text(given) not in _TOKENIZERS:
+            given = "--tokenizer-model"
         sizes.put("vocab_size", vocabularies[-1], given)
         if vocabularies[-1] > vocabularies[0]:
             how = f"{given}, padded by Megatron"
@@ -135,7 +140,9 @@ def _attention(sizes: _Sizes) -> None:
             ("qk_rope_head_dim", "--qk-pos-emb-head-dim", 64),
             ("v_head_dim", "--v-head-dim", 128),
         ):
-            put(key, flags.whole(flag, default, least=0), flag)
+            other = f"--{key.replace('_', '-')}"  # Pai-Megatron-Patch's name of the first two of a head
+            said = other if flags.line(other) else flag
+            put(key, flags.whole(said, default, least=0), said)
         flags.on("--qk-layernorm"), flags.on("--group-query-attention"), flags.whole("--kv-channels")
         return
     if flags.on("--group-query-attention"):  # without this switch Megatron does not regard the number of groups
@@ -280,8 +287,19 @@ def _vocabularies(flags: Flags) -> tuple[int, ...]:
         return (padded,)
     if kind is None and (flags.line("--vocab-file") or flags.line("--merge-file")):
         kind = "GPT2BPETokenizer"
-    size = size or _TOKENIZERS.get(kind or "")
+    size = size or _TOKENIZERS.get(kind or "") or _rows_of_named(flags)
     if size is None:
         return ()
     rows = size + (kind == "NullTokenizer")  # a row for the end of a document
     return tuple(sorted({size, rows, padded_vocabulary(rows, split, divisor)}))
+
+
+def _rows_of_named(flags: Flags) -> int | None:
+    """Rows of the embedding of the model whose tokenizer a job names, by the hub's name or the folder's."""
+    given = flags.given.get("--tokenizer-model")
+    name = re.sub(r"/tokenizer\.(?:model|json)$", "", given.values[-1].strip("\"'")) if given and given.values else ""
+    model = hub_model(name) if name else None
+    if model is None:
+        return None
+    flags.known.add("--tokenizer-model")
+    return load_model(model).vocab

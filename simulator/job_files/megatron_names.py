@@ -1,7 +1,7 @@
 """Options of Megatron-LM that no key of a plan stands for: without effect, with one that is told, and refused.
 
 As ``megatron/training/arguments.py`` of Megatron-LM has them (commit 000c4ac2 of 2025, Megatron-Core 0.15), and names
-of earlier versions that launch scripts still have.
+of earlier versions that launch scripts still have, and of Pai-Megatron-Patch.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ _PASSED_OVER = """
     --inprocess-hard-timeout --inprocess-heartbeat-timeout --inprocess-barrier-timeout
     --inprocess-completion-timeout --inprocess-last-call-wait --inprocess-termination-grace-time
     --inprocess-granularity --inprocess-active-world-size --inprocess-empty-cuda-cache
+    --patch-tokenizer-type --extra-vocab-size --max-padding-length --train-mode --dataset
 """
 #: Nothing of these changes what an iteration computes, moves or keeps.
 PASSED_OVER = frozenset(_PASSED_OVER.split())

@@ -33,9 +33,10 @@ def read_workload(flags: Flags, draft: Draft) -> None:
     draft.put("workload.global_batch_size", batch, BATCH, flags.line(BATCH))
     _precision(flags, draft)
     _run(flags, draft, sequence, batch)
-    modules = flags.whole("--mtp-num-layers", least=0)
+    predicts = "--num-mtp-predictor" if flags.on("--use-multi-token-prediction") else "--mtp-num-layers"
+    modules = flags.whole(predicts, least=0)
     if modules:
-        draft.put("workload.mtp_num_layers", modules, "--mtp-num-layers", flags.line("--mtp-num-layers"))
+        draft.put("workload.mtp_num_layers", modules, predicts, flags.line(predicts))
         if flags.on(REPEATED):
             draft.put("workload.mtp_use_repeated_layer", True, REPEATED, flags.line(REPEATED))
 
@@ -138,6 +139,9 @@ def _recomputation(flags: Flags, draft: Draft) -> None:
             if module not in _MODULES:
                 raise flags.error(f"{module!r} is no part that is known", "--recompute-modules", f"Known: {_MODULES}.")
         draft.put("schedule.recompute_modules", list(dict.fromkeys(modules)), *_from(flags, "--recompute-modules"))
+    layers, stages = flags.whole("--num-layers"), flags.whole("--pipeline-model-parallel-size", 1) or 1
+    if method == "block" and layers is not None and (count or 0) * stages >= layers:
+        return  # which are all layers
     if kind == "full" and method == "block" and count is not None:
         draft.warn(
             f"--recompute-method block: {count} layers of each stage are computed again; the forecast computes all "

@@ -1,9 +1,10 @@
 """Which commands a launch script starts: its variables, arrays, conditions and functions are followed, nothing is run.
 
 Variables that the script does not set count as unset where a condition or a default asks for them, which is noted;
-where a word of the job needs one, the reader of that word says so. Scripts that it reads with ``source`` are followed
-where they lie near it. Loops over words that it says are followed turn by turn, others once. Other files, commands in
-``$(…)`` and how often a loop turns are only known to a run: what depends on them stays unknown.
+where a word of the job needs one, the reader of that word says so. Scripts that it reads with ``source``, starts or
+submits are followed where they lie near it or stand in it. Loops over words that it says are followed turn by turn,
+others once. Other files, commands in ``$(…)`` and how often a loop turns are only known to a run: what depends on them
+stays unknown.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from joulecast.errors import InputError
 from joulecast.simulator.job_files.shell_conditions import TESTS, condition
-from joulecast.simulator.job_files.shell_loops import is_over_arguments, turns
+from joulecast.simulator.job_files.shell_loops import is_over_arguments, options, turns
 from joulecast.simulator.job_files.shell_slurm import slurm_variables
-from joulecast.simulator.job_files.shell_sources import is_own, sourced_tokens
+from joulecast.simulator.job_files.shell_sources import Started, is_own, sourced_tokens, started_script
 from joulecast.simulator.job_files.shell_syntax import Block, Case, Function, Group, If, Loop, Node, Simple, parse
 from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, WRITES, Array, Operator, Word, tokens
 from joulecast.simulator.job_files.shell_values import Spot, Variables, as_unset
@@ -128,6 +130,9 @@ class _Reader:
         self.absent: dict[str, int] = {}
         self.written: dict[str, str] = {}
         self._depth = self._sourced = self._turns = 0
+        self._inside: tuple[str, ...] = (
+            str(Path(variables.file).resolve()),
+        )  # files of scripts that are being followed
 
     def block(self, nodes: Block) -> bool | None:
         """Follow commands; how the last one ended, ``None`` if only a run knows."""
@@ -158,7 +163,9 @@ class _Reader:
 
     def _loop(self, node: Loop) -> None:
         """Follow a loop's turns, or a single one where only a run knows how many there are, and with what."""
-        if is_over_arguments(node):
+        kind = getattr(node.head[0], "text", "")
+        if is_over_arguments(node) and (kind != "for" or not self._variables.values.get("@")):
+            self._arguments(node, ends=kind == "until")
             return
         name, words = turns(node, self._variables)
         for word in words or ():
@@ -176,6 +183,20 @@ class _Reader:
             self._forget(node.body)
             self.block(node.body)
             self._forget(node.body)
+
+    def _arguments(self, node: Loop, *, ends: bool) -> None:
+        """Follow a loop over what a script or function is called with, while there is any and a turn takes some."""
+        asked, known = parse(list(node.head[1:]), self._variables.file), self._variables.values
+        given = known.get("@", ())
+        if said := options(node, given if isinstance(given, tuple) else ()):
+            for letter, value in said[1]:
+                known |= {said[0]: Spot(letter, value.line), "OPTARG": value}
+                self.block(node.body)
+            return
+        while (left := known.get("@")) and (holds := self.block(asked)) is not None and holds != ends:
+            self.block(node.body)
+            if known.get("@") == left:
+                return
 
     def _if(self, node: If) -> None:
         for condition_nodes, body in node.branches:
@@ -267,6 +288,11 @@ class _Reader:
 
     def _start(self, spots: list[Spot], own: Mapping[str, str]) -> None:
         name = spots[0].text
+        if name not in (*_SHOWING, WRITES, "eval", *self._functions) and self._inner(spots) is None:
+            started = started_script(spots, self._variables.file, self.written)
+            if started is not None and started.name not in self._inside:
+                self._child(started, own)
+                return
         if name in self._functions or name == "eval" or self._inner(spots) is not None:
             self._depth += 1
             if self._depth > MOST_DEPTH:
@@ -294,15 +320,32 @@ class _Reader:
 
     def _source(self, spot: Spot) -> None:
         """Follow a script that this one reads; one that is not there is noted if it is the job's own."""
-        self._sourced += 1
-        if self._sourced > MOST_SOURCED:
-            message = "the scripts that this one reads with source read each other without end"
-            raise InputError(message, file=self._variables.file, line=spot.line)
+        self._count((spot,))
         found = sourced_tokens(spot, self._variables.file)
         if found is not None:
             self.block(parse(found, self._variables.file))
         elif is_own(spot.text):
             self.absent[_MARKED.sub("…", spot.text)] = spot.line
+
+    def _count(self, spots: tuple[Spot, ...]) -> None:
+        self._sourced += 1
+        if self._sourced > MOST_SOURCED:
+            message = "the scripts that this one reads with source, or starts, read each other without end"
+            raise InputError(message, file=self._variables.file, line=spots[0].line if spots else None)
+
+    def _child(self, started: Started, own: Mapping[str, str]) -> None:
+        """Follow a script that this one starts or submits; it sees what this one has exported, and its arguments."""
+        self._count(started.before or started.arguments)
+        known, outer = self._variables, (self._exported, self._functions, self._launcher, self._inside)
+        values, environment = known.values, {**self._exported, **own, **started.slurm}
+        known.values = {name: Spot(value, 1) for name, value in environment.items()}
+        self._exported, self._functions, self._inside = environment, {}, (*self._inside, started.name or "\0")
+        if started.before and started.before[0].text.rpartition("/")[2] == "srun":
+            self._launcher = started.before
+        with known.arguments(started.arguments):
+            self.block(parse(started.tokens, known.file))
+        known.values = values
+        self._exported, self._functions, self._launcher, self._inside = outer
 
     def _inner(self, spots: list[Spot]) -> str | None:
         """The text of commands behind ``bash -c``."""

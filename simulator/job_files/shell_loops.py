@@ -15,11 +15,27 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 def is_over_arguments(loop: Loop) -> bool:
-    """Whether a loop goes through the script's own arguments, of which there are none."""
+    """Whether a loop goes through what the script or function is called with."""
     head = " ".join(getattr(token, "text", "") for token in loop.head)
     if head.startswith("for (("):
         return False
-    return "$#" in head or "$@" in head or (head.split()[:1] == ["for"] and " in " not in f"{head} ")
+    bare = head.split()[:1] == ["for"] and " in " not in f"{head} "
+    return "$#" in head or "$@" in head or head.startswith("while getopts ") or bare
+
+
+def options(loop: Loop, words: tuple[Spot, ...]) -> tuple[str, list[tuple[str, Spot]]] | None:
+    """Of ``while getopts "a:b" NAME`` the variable's name, and each option's letter with its value; else ``None``."""
+    head = [getattr(token, "text", "").strip("\"'") for token in loop.head]
+    if head[:2] != ["while", "getopts"] or len(head) < 4:
+        return None
+    found, left = [], list(words)
+    while left and left[0].text.startswith("-") and left[0].text not in ("-", "--"):
+        word = left.pop(0)
+        letter, value = word.text[1], word.text[2:]
+        if not value and f"{letter}:" in head[2] and left:
+            value = left.pop(0).text
+        found.append((letter, Spot(value, word.line)))
+    return head[3], found
 
 
 def turns(loop: Loop, variables: Variables) -> tuple[str, list[Spot] | None]:

@@ -34,6 +34,8 @@ def slurm_variables(text: str) -> dict[str, str]:
     gpus, nodes = int(found.get("SLURM_GPUS", 0)), int(found.get("SLURM_NNODES", 1))
     if gpus and gpus % nodes == 0:
         found.setdefault("SLURM_GPUS_ON_NODE", str(gpus // nodes))
+    if {"SLURM_NNODES", "SLURM_NTASKS_PER_NODE"} <= found.keys():
+        found.setdefault("SLURM_NTASKS", str(nodes * int(found["SLURM_NTASKS_PER_NODE"])))
     return found
 
 

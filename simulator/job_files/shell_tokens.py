@@ -21,6 +21,9 @@ _REDIRECTION = re.compile(r"\d*(?:&>>?|<<<|<<-?|>>|[<>]&?)[ \t]*")
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)(\w+)")
 #: Stands as the command that writes a text which the script has in it: the file, and the text.
 WRITES = "\x04"
+#: The same in front of a command that runs such a text, with the text behind its words.
+FED = "\x05"
+_SHELLS = ("bash", "sh")
 _CLOSING = {"(": ")", "{": "}"}
 
 
@@ -80,7 +83,7 @@ class _Scanner:
             if token is not None:
                 found.append(token)
             if self._heredocs and token == Operator(";", self._line - 1):
-                found += self._texts(_teed(found) or self._written, _read(found))
+                found += self._texts(_teed(found) or self._written, _read(found), _fed(found))
             if isinstance(token, Operator):
                 self._written = ""
         return found
@@ -131,8 +134,8 @@ class _Scanner:
             if match[0].strip() in (">", "1>"):
                 self._written = self._text[start : self._at]
 
-    def _texts(self, file: str, variable: str) -> list[Token]:
-        """Commands that write, or assign, the texts that begin here, each up to its last line; else none."""
+    def _texts(self, file: str, variable: str, fed: list[Token]) -> list[Token]:
+        """Commands that write, assign or run the texts that begin here, each up to its last line; else none."""
         found: list[Token] = []
         for heredoc in self._heredocs:
             end = re.compile(rf"^[ \t]*{heredoc[3]}[ \t]*$", re.M).search(self._text, self._at)
@@ -145,6 +148,8 @@ class _Scanner:
                 found += [Word(f"{variable}={raw}", line), Operator(";", line)]
             elif file:
                 found += [Word(WRITES, line), Word(file, line), Word(raw, line), Operator(";", line)]
+            elif fed:
+                found += [Word(FED, line), *fed, Word(raw, line), Operator(";", line)]
         self._heredocs.clear()
         return found
 
@@ -240,6 +245,18 @@ def _teed(found: list[Token]) -> str:
         if isinstance(token, Word) and not token.text.startswith("-"):
             names.append(token.text)
     return names[-2] if names[-1:] == ["tee"] and len(names) > 1 else ""
+
+
+def _fed(found: list[Token]) -> list[Token]:
+    """Words of the last command, if it runs what it reads: ``sbatch``, or a shell without a script."""
+    words: list[Token] = []
+    for token in reversed(found[:-1]):
+        if isinstance(token, Operator):
+            break
+        words.insert(0, token)
+    texts = [token.text for token in words if isinstance(token, Word)]
+    bare = texts[:1] and texts[0] in _SHELLS and all(text.startswith("-") for text in texts[1:])
+    return words if bare or texts[:1] == ["sbatch"] else []
 
 
 def _read(found: list[Token]) -> str:

@@ -16,6 +16,9 @@ from joulecast.simulator.job_files.shell_tokens import COMPUTED, END, MARKS, UNS
 _MARK = re.compile(f"[{UNSET}{COMPUTED}]([^{END}]*){END}")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*])(?:\[([@*]|[^\]]*)\])?(.*)", re.S)
+#: Names of a job's nodes, which are as many as it has, and how many there are.
+_NODES = re.compile(r"scontrol\s+show\s+hostnames?\b[^|)`]*")
+_COUNTED = re.compile(rf"(?:\$\(|`)\s*{_NODES.pattern}\|\s*wc\s+-l\s*[)`]")
 #: ``expr`` with whole numbers and variables: stars and brackets are quoted there.
 _EXPR = re.compile(r"""\$\(\s*expr((?:\s+(?:[-+/%]|\\[*()]|(['"])[*()]\2|\d+|"?\$\w+"?|"?\$\{\w+\}"?))+)\s*\)""")
 _DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.S)
@@ -182,7 +185,7 @@ class _Pieces:
                 at = end + 1
             elif letter == "`":
                 end = raw.find("`", at + 1)
-                self._add(f"{COMPUTED}{_readable(raw[at : end + 1])}{END}")
+                self._add(self._computed(raw[at : end + 1]))
                 at = end + 1 if end > 0 else len(raw)
             elif letter == "$":
                 at = self._expansion(raw, at, quoted)
@@ -211,7 +214,9 @@ class _Pieces:
         return at + 1
 
     def _computed(self, raw: str) -> str:
-        """What a command would print: a sum where it is ``expr`` with one, else a mark."""
+        """What a command would print: a sum where it is ``expr`` with one, a number of nodes, else a mark."""
+        if _COUNTED.fullmatch(raw):
+            return self._variables.scalar("SLURM_NNODES", self._line)
         if found := _EXPR.fullmatch(raw):
             text = arithmetic(re.sub(r"[\\\"']", "", found[1]), self._variables, self._line)
             if not text.startswith(COMPUTED):
@@ -222,6 +227,8 @@ class _Pieces:
         """``${…}``: a variable, an array, or one with a default."""
         match = _PARAMETER.fullmatch(inside)
         unknown = Spot(f"{COMPUTED}${{{_readable(inside)}}}{END}", self._line)
+        if match is not None and match[1] and match[3] in ("@", "*") and not match[4]:
+            return self._size(self._variables.lookup(match[2], self._line), unknown)
         if match is None or match[1]:
             return unknown
         name, index, rest = match[2], match[3], match[4]
@@ -247,6 +254,13 @@ class _Pieces:
         if default[2] == "=":
             self._variables.assign(name, found)
         return found
+
+    def _size(self, array: Value, unknown: Spot) -> Spot:
+        """How many words an array has; of the names of a job's nodes, as many as it has nodes."""
+        words = (array,) if isinstance(array, Spot) else array
+        if len(words) == 1 and any(_NODES.search(mark) and "|" not in mark for mark in marks(words[0].text)):
+            return Spot(self._variables.scalar("SLURM_NNODES", self._line), self._line)
+        return unknown if any(marks(spot.text) for spot in words) else Spot(str(len(words)), self._line)
 
     def _element(self, array: tuple[Spot, ...], index: str) -> Spot:
         """A word of an array by its place, or by its name in one that has names: ``([a]=1 [b]=2)``."""

@@ -38,7 +38,7 @@ PASSED = dotted(
         "optimizer": "lr beta1 beta2 eps weight_decay",
         "training": "dataset dataset_path gc_freq gc_debug seed deterministic warmup_steps",
         "activation_checkpoint": "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop",
-        "compile": "components backend",
+        "compile": "backend",
         "float8": "filter_fqns precompute_float8_dynamic_scale_for_fsdp force_recompute_fp8_weight_in_bwd moe_fqns "
         "moe_fqns_prototype",
         "fault_tolerance": "replica_id group_size min_replica_size process_group",

@@ -262,7 +262,7 @@ def _kernels(config: SettingsFile, draft: Draft, architecture: str | None, *, ex
         put("implementation.moe_permute_fusion", False, FRAMEWORK)
         put("implementation.moe_row_operator", "scatter_add", FRAMEWORK)
     for key in ("compile.enable", "training.compile"):
-        if config.value(key, bool, False):
+        if config.value(key, bool, False) and _compiles_model(config, draft):
             put("implementation.compile", True, *config.source(key))
     key = "parallelism.enable_async_tensor_parallel"
     if config.value(key, bool, False):
@@ -274,6 +274,17 @@ def _kernels(config: SettingsFile, draft: Draft, architecture: str | None, *, ex
     for key in ("fault_tolerance.enable", "liger_kernel.enable_fused_linear_cross_entropy"):
         if config.value(key, bool, False):
             draft.warn(f"{key}: the forecast is of the job without it")
+
+
+def _compiles_model(config: SettingsFile, draft: Draft) -> bool:
+    """Whether what is compiled has the model in it, and not the loss alone."""
+    key = "compile.components"
+    components = config.value(key, (list, str), ["model", "loss"])
+    if "model" in (components.split(",") if isinstance(components, str) else components):
+        return True
+    if components:
+        draft.warn(f"{key}: the loss alone is compiled; it is forecast as it is not")
+    return False
 
 
 def _float8(config: SettingsFile, draft: Draft) -> None:

@@ -16,7 +16,7 @@ from joulecast.simulator.job_files.asked import Asked
 from joulecast.simulator.job_files.cluster import put_cluster
 from joulecast.simulator.job_files.draft import Draft
 from joulecast.simulator.job_files.flags import misspelt
-from joulecast.simulator.job_files.hub_names import in_four_bits, put_named_model
+from joulecast.simulator.job_files.hub_names import in_four_bits, name_at, put_named_model
 from joulecast.simulator.job_files.images import read_images
 from joulecast.simulator.job_files.launcher import Launch
 from joulecast.simulator.job_files.preferences import objective_of, put_narrow_reference, put_pairs, tell_pairs
@@ -132,9 +132,9 @@ def trainer_draft(
     if objective is not None and objective[0] == GRPO:  # whose lengths are of prompts and completions
         arguments.defaults = {key: value for key, value in dialect.defaults.items() if key not in _OF_TEXTS}
     key = arguments.first(MODELS)
-    named = arguments.value(key, str)
+    named = name_at(arguments, key)
     put_named_model(draft, asked, named, arguments.source(key), four_bits=True)
-    architecture = put_cluster(draft, asked, configured_launch(launch, accelerate))
+    architecture = put_cluster(draft, asked, configured_launch(launch, accelerate, asked))
     mixed = _precision(arguments, accelerate, draft)
     _length(arguments, draft, dialect)
     adapted = read_adapters(arguments, draft, stored=key if in_four_bits(named) else None)
@@ -166,7 +166,7 @@ def _refuse(config: SettingsFile) -> None:
     """Settings of which the forecast would be far off."""
     for key, what in REFUSED.items():
         found = config.raw(key)
-        if found is True or (found and found not in (1, "none", "full")):
+        if found is True or (found and str(found).lower() not in ("1", "none", "full", "causal_lm")):
             raise config.error(what, key, "Leave it out to forecast the job without it.")
     config.know(REFUSED)
 

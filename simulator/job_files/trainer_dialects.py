@@ -113,6 +113,15 @@ def axolotl_settings(config: SettingsFile) -> SettingsFile:
     for key, value in _ATTENTION.items():
         if tables.pop(key, None) is True and "attn_implementation" not in tables:
             tables["attn_implementation"], lines["attn_implementation"] = value, lines.get(key, 0)
+    if tables.get("float16") is True:  # its older switch
+        tables["dtype"], lines["dtype"] = "float16", lines.get("float16", 0)
+    tables.pop("float16", None)
+    whole, micro = tables.get("batch_size"), tables.get("micro_batch_size", 1)
+    if isinstance(whole, int) and isinstance(micro, int) and micro > 0:  # of a process, in accumulated steps
+        tables.pop("batch_size")
+        if not tables.get("gradient_accumulation_steps"):
+            tables["gradient_accumulation_steps"] = max(1, whole // micro)
+            lines["gradient_accumulation_steps"] = lines.get("batch_size", 0)
     plugins = tables.pop("plugins", None) or []
     for named in map(str, plugins if isinstance(plugins, list) else [plugins]):
         known = next((key for package, key in _PLUGINS.items() if named.startswith(package)), None)

@@ -26,7 +26,9 @@ PASSED_OVER = re.compile(
     |average_tokens_\w+|gradient_checkpointing_kwargs|bf16_full_eval|fp16_full_eval|skip_\w+|accelerator_config|full_determinism
     |ray_\w+|launcher|experiment_\w+|sample_packing_\w+|pad_to_multiple_of|min_sample_len|excess_length_strategy|resize_\w+
     |ignore_\w+|fsdp_(config|version|final\w*)|fsdp_transformer\w+|validation_\w+|text_column|adapter_name_or_path|lora(plus)?_\w+|peft_\w+|qlora_\w+
-    |bnb_\w+|use_(bnb_nested_quant|dora|rslora)|enable_thinking|mask_history|torch_compile_\w+|flash_attn_fuse_\w+|config)""",
+    |bnb_\w+|use_(bnb_nested_quant|dora|rslora)|enable_thinking|mask_history|torch_compile_\w+|flash_attn_fuse_\w+|config
+    |loss_watchdog_\w+|eot_tokens|eta_min|tokenized_path|reinit_weights|num_labels|revision_of_model
+    |(use_)?(otel|swanlab)_\w+|use_swanlab|SwanLabPlugin)""",
     re.VERBOSE,
 )
 
@@ -43,6 +45,8 @@ REFUSED: Mapping[str, str] = by_name(
         "activation_offloading layer_offloading enable_activation_offloading offload use_unsloth_gc": OFFLOADED,
         "tensor_parallel_size context_parallel_size sequence_parallel_degree": SPLIT,
         "expert_parallel_size sequence_parallel_size parallelism_config": SPLIT,
+        "tensor_model_parallel_size pipeline_model_parallel_size expert_model_parallel_size": SPLIT,
+        "task_type": "other losses than of next tokens, and of whole texts, are not known",
         "fp8": "FP8 is not known of Hugging Face's layers",
     }
 )

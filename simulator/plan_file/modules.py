@@ -30,11 +30,13 @@ def check_modules(plan: Plan, source: Source) -> None:
         return
     narrow = plan.workload.narrow is not None
     experts, users, other = model.experts is not None, run.modules == "transformers", 'Use "joint"'
+    sharded = "Set parallelism.fsdp = true, or implementation.parameter_precision to what products are in"
     masked = users and run.compile  # attention takes a mask in a graph of a whole model
     problems = (
         (experts and _split(plan), "experts split over GPUs", other),
         (experts and run.moe_row_operator != "", "other operators on rows", other),
-        (experts and (not users or _mixed(plan)), "a Mixture of Experts", other),
+        (experts and not users, "a Mixture of Experts", other),
+        (experts and _mixed(plan), "a Mixture of Experts under torch.autocast", sharded),
         (model.latent is not None, "latent attention", other),
         (narrow and users, "linear layers in FP8", other),
         (narrow and _mixed(plan), "linear layers in FP8 under torch.autocast", other),

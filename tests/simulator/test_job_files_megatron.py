@@ -154,6 +154,35 @@ def test_a_vocabulary_that_only_a_tokenizer_knows(tmp_path):
     assert set_.missing == {} and jc.predict(tomllib.loads(set_.text)).time_s > 0
 
 
+@pytest.mark.parametrize(
+    ("named", "rows"),
+    [
+        ("meta-llama/Llama-3.1-8B", 128256),
+        ("'/models/Meta-Llama-3-8B-Instruct/'", 128256),
+        ("$DATA/Llama-2-7b-hf/tokenizer.model", 32000),
+        ("$TOKENIZER", None),
+    ],
+)
+def test_a_vocabulary_of_the_model_whose_tokenizer_is_named(tmp_path, named, rows):
+    text = LLAMA.replace("--vocab-size 128256", f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {named}")
+    text = text.replace("--ffn-hidden-size 14336", "--ffn-hidden-size 14080")
+    found = convert(tmp_path, text)
+    assert found.tables["workload"]["model"].get("vocab_size") == (rows and -(-rows // 256) * 256)
+    assert (found.missing == {}) is (rows is not None)
+    if rows:
+        assert found.sources["workload.model.vocab_size"].startswith("--tokenizer-model")
+
+
+def test_options_that_nothing_tells_are_none_of_a_flags_values(tmp_path):
+    text = LLAMA.replace("--micro-batch-size 1 ", "--micro-batch-size 1 $MORE $(cat more) ")
+    found = convert(tmp_path, text)
+    assert found.tables["workload"]["micro_batch_size"] == 1
+    assert sum("is taken as empty" in told for told in found.warnings) == 2
+    for wrong in ("--micro-batch-size $MORE 1 ", "--micro-batch-size 1 2 $MORE "):
+        with pytest.raises(jc.InputError, match="values"):
+            convert(tmp_path, LLAMA.replace("--micro-batch-size 1 ", wrong))
+
+
 def test_fewer_layers_of_a_known_model_and_a_model_by_name(tmp_path):
     fewer = convert(tmp_path, LLAMA.replace("--num-layers 32", "--num-layers 8")).tables["workload"]
     assert (fewer["model"], fewer["layers"]) == ("llama-3.1-8b", 8)

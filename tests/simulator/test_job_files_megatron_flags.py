@@ -4,7 +4,7 @@ import functools
 import operator
 
 import pytest
-from megatron_jobs import GPT, LLAMA, MIXTRAL
+from megatron_jobs import DEEPSEEK, GPT, LLAMA, MIXTRAL
 
 import joulecast as jc
 
@@ -114,6 +114,7 @@ def test_a_stage_of_zero_without_deepspeed_splits_nothing(tmp_path):
         (LLAMA, "--cross-entropy-loss-fusion", None),
         (LLAMA, "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear", "fusion-impl linear"),
         (LLAMA, "--recompute-granularity full --recompute-method block --recompute-num-layers 4", "method block: 4"),
+        (LLAMA, "--recompute-granularity full --recompute-method block --recompute-num-layers 16", None),
         (LLAMA, "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", None),
         (LLAMA, "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "one layer in 4"),
         (MIXTRAL, "", None),
@@ -142,3 +143,12 @@ def test_contradictions_are_refused_in_one_line(tmp_path, text, flags, message):
     with pytest.raises(jc.InputError, match=message) as caught:
         convert(tmp_path, with_flags(text, flags))
     assert "\n" not in str(caught.value)
+
+
+def test_names_of_pai_megatron_patch(tmp_path):
+    old = "--qk-nope-head-dim 64 --qk-rope-head-dim 32 --extra-vocab-size 9 --patch-tokenizer-type X --train-mode sft"
+    found = convert(tmp_path, with_flags(DEEPSEEK, f"{old} --use-multi-token-prediction --num-mtp-predictor 1"))
+    model = found.tables["workload"]["model"]
+    assert (model["qk_nope_head_dim"], model["qk_rope_head_dim"]) == (64, 32)
+    assert found.tables["workload"]["mtp_num_layers"] == 1
+    assert not any("not known of Megatron-LM" in told for told in found.warnings)

@@ -196,3 +196,90 @@ def test_scripts_that_are_not_there_are_noted_unless_they_are_the_machines(tmp_p
 def test_bad_scripts_that_are_read(tmp_path, files, message):
     with pytest.raises(InputError, match=message):
         sourced(tmp_path, "run a\nsource one.sh\n", **files)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("bash job.sh 4 x", ["run", "4", "x", "2", "e"]),
+        ("bash -x ./job.sh 4 --n", ["run", "4", "--n", "2", "e"]),
+        ('"$(dirname "$0")"/job.sh', ["run", "7", "2", "e"]),
+        ("B=8 bash job.sh | tee log", ["run", "7", "8", "e"]),
+        ("srun -n 2 bash job.sh 4", ["srun", "-n", "2", "bash", "run", "4", "2", "e"]),
+        ("sbatch --nodes 3 -p long job.sh 4", ["run", "4", "2", "e", "3"]),
+    ],
+)
+def test_scripts_that_are_started_are_followed_with_what_they_are_called_with(tmp_path, start, expected):
+    job = "#SBATCH -N 2\nrun ${1:-7} $2 ${B:-2} $E ${A:+wrong} ${SLURM_NNODES}\nC=9\n"
+    text = f"A=1\nC=5\nexport E=e\n{start}\nrun $C\n"
+    found, _ = sourced(tmp_path, text, job=job)
+    first, *_, last = ([word for word, _ in command] for command in found)
+    assert [word for word in first if not marks(word)] == expected
+    assert {line for _, line in found[0] if line != 1} == {4}
+    assert last == ["run", "5"]  # what a script sets is its own
+
+
+def test_a_script_that_starts_itself_or_what_is_not_there(tmp_path):
+    found, _ = sourced(tmp_path, "bash main.sh\nbash away.sh 1\npython run.py bash job.sh\n", main="run\n", job="other")
+    assert [[word for word, _ in command] for command in found] == [
+        ["bash", "main.sh"],
+        ["bash", "away.sh", "1"],
+        ["python", "run.py", "bash", "job.sh"],
+    ]
+    endless = {"job": "bash one.sh\n", "one": "bash two.sh; bash two.sh\n", "two": "bash one.sh; run\n"}
+    assert len(sourced(tmp_path, "bash job.sh", **endless)[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sbatch <<EOT\n#!/bin/bash\n#SBATCH --nodes=$N\nrun \\$SLURM_NNODES $N \\\n  $A\nEOT", ["run", "8", "8", "a"]),
+        ("sbatch -N 2 <<'EOT'\n#SBATCH --nodes=3\nrun $SLURM_NNODES ${A:-unset}\nEOT", ["run", "2", "unset"]),
+        ("cat <<-EOT | sbatch\n\trun $A\n\tEOT", ["run", "a"]),
+        ("bash <<EOT\nrun $A\nEOT", ["run", "a"]),
+        ('sbatch -N 2 --gres=gpu:4 --wrap="srun run $A \\$SLURM_GPUS_ON_NODE"', ["srun", "run", "a", "4"]),
+        ("sbatch -N2 --wrap 'run $SLURM_NNODES'", ["run", "2"]),
+        ("cat > l.sh <<'EOF'\nrun $1\nEOF\nsrun -n 4 ./l.sh $A", ["srun", "-n", "4", "run", "a"]),
+        ("f() {\nsbatch <<EOT\nrun $1\nEOT\n}\nf 1", ["run", "1"]),
+    ],
+)
+def test_texts_that_are_submitted_are_followed(text, expected):
+    assert [command for command in words(f"A=a\n{text}", N="8") if "run" in command] == [expected]
+
+
+@pytest.mark.parametrize("start", ["bash job.sh --tp 4 -f x", "sbatch job.sh -f x --tp=no --tp 4"])
+@pytest.mark.parametrize(
+    "loop", ["while [[ $# -gt 0 ]]; do", 'while [ -n "$1" ] && [ $# -ge 1 ]; do', "until [ $# -eq 0 ]; do"]
+)
+def test_loops_over_arguments_take_them(tmp_path, start, loop):
+    job = (
+        f"TP=1\n{loop}\ncase $1 in\n--tp) TP=$2; shift 2 ;;\n-f) F=$2; shift 2 ;;\n*) shift ;;\nesac\ndone\nrun $TP $F"
+    )
+    found, _ = sourced(tmp_path, start, job=job)
+    assert [word for word, _ in found[-1]] == ["run", "4", "x"]
+    assert sourced(tmp_path, f"{loop}\ncase $1 in\n*) echo ;;\nesac\ndone\nrun", job="")[0][-1][-1][0] == "run"
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [("bash job.sh", ["2", "0"]), ("bash job.sh -n 4 -d -g8 -- rest", ["4", "8"])]
+)
+def test_getopts_takes_a_scripts_options(tmp_path, start, expected):
+    job = 'N=2\nwhile getopts "n:dg:" o; do\ncase "$o" in\nn) N=$OPTARG ;;\ng) G=$OPTARG ;;\nesac\ndone\nrun $N ${G:-0}'
+    assert [word for word, _ in sourced(tmp_path, start, job=job)[0][-1]] == ["run", *expected]
+    assert words(job)[-1] == ["run", "2", "0"]
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | wc -l)',
+        "`scontrol show hostname $SLURM_JOB_NODELIST | wc -l`",
+        "${#nodes[@]}",
+        "${#again[*]}",
+    ],
+)
+def test_the_nodes_of_a_job_are_counted(counted):
+    text = "#SBATCH --nodes=3 --ntasks-per-node=2\nnodes=( $(scontrol show hostnames $SLURM_JOB_NODELIST) )\n"
+    assert words(f"{text}again=($nodes)\nA=(a b)\nrun {counted} ${{#A[@]}} $SLURM_NTASKS")[-1] == ["run", "3", "2", "6"]
+    head = "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)"
+    assert marks(words(f"{text}A=({head})\nrun ${{#A[@]}}")[-1][1])

@@ -133,6 +133,21 @@ def test_a_model_of_experts(tmp_path):
     assert found.tables["implementation"]["moe_row_operator"] == "scatter_add"
 
 
+@pytest.mark.parametrize(
+    ("components", "compiled"),
+    [('["model", "loss"]', True), ('["model"]', True), ('["loss"]', None), ('"loss"', None), ("[]", None)],
+)
+def test_what_is_compiled_may_be_the_loss_alone(tmp_path, components, compiled):
+    found = convert(tmp_path, f"{JOB}components = {components}\n")
+    assert found.tables["implementation"].get("compile") is compiled
+    assert any("the loss alone is compiled" in told for told in found.warnings) is (
+        "loss" in components and not compiled
+    )
+    experts = JOB.replace('"llama3"', '"qwen3"').replace('"70B"', '"30B-A3B"')
+    experts = experts.replace("tensor_parallel_degree = 8", "expert_parallel_degree = 8")
+    assert not convert(tmp_path, f'{experts}components = ["loss"]\n', gpus=8).missing
+
+
 def test_degrees_say_how_many_gpus_there_are(tmp_path):
     text = JOB.replace("shard_degree = -1", "shard_degree = 4")
     assert convert(tmp_path, text, gpus=None).tables["cluster"]["gpus"] == 32

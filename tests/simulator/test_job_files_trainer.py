@@ -456,6 +456,7 @@ def test_bad_settings_of_accelerate_say_where(tmp_path, old, new, message):
     [
         ("deepspeed: deepspeed_configs/zero3_bf16.json", "fsdp_config: {reshard_after_forward: true}", *("fsdp", True)),
         ("bf16: auto", "bf16: full", "fsdp", True),
+        ("bf16: auto", "bf16: full\nloss_watchdog_threshold: 5.0\neot_tokens: [a]", "fsdp", True),
         ("sequence_len: 8192", "<<: {sequence_len: 8192}", "fsdp", True),
     ],
 )
@@ -700,3 +701,72 @@ def test_checkpoints_that_unsloth_moves_to_the_host_are_refused(tmp_path):
     assert convert(tmp_path, f"{FACTORY}use_unsloth_gc: false\n", "factory.yaml", gpus=8).missing == {}
     with pytest.raises(InputError, match=r"use_unsloth_gc\]: what is kept on the host"):
         convert(tmp_path, f"{FACTORY}use_unsloth_gc: true\n", "factory.yaml", gpus=8)
+
+
+COPIES = AXOLOTL.replace("deepspeed: deepspeed_configs/zero3_bf16.json", "fsdp_config: {reshard_after_forward: true}")
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "shard"),
+    [
+        ("dp_shard_size: 4", 8, 4),
+        ("dp_shard_size: 4\ndp_replicate_size: 2", 8, 4),
+        ("dp_replicate_size: 4", 8, 2),
+        ("dp_shard_size: 8", 8, None),
+        ("dp_replicate_size: 1", 8, None),
+    ],
+)
+def test_copies_of_what_axolotl_shards(tmp_path, said, gpus, shard):
+    found = convert(tmp_path, f"{COPIES}{said}\n", "axolotl.yml", gpus=gpus)
+    assert found.tables["parallelism"].get("fsdp_shard_size") == shard
+    assert not any(word in told for told in found.warnings for word in ("dp_shard", "dp_replicate"))
+
+
+def test_copies_of_an_unknown_number_of_gpus_are_missing(tmp_path):
+    found = convert(tmp_path, f"{COPIES}dp_replicate_size: 2\n", "axolotl.yml", gpus=None)
+    assert "parallelism.fsdp_shard_size" in found.missing
+
+
+def test_axolotls_older_words(tmp_path):
+    text = AXOLOTL.replace("bf16: auto", "float16: true").replace("gradient_accumulation_steps: 2", "batch_size: 3")
+    found = convert(tmp_path, text, "axolotl.yml", gpus=8)
+    assert found.tables["workload"]["precision"] == "fp16"
+    assert found.tables["workload"]["global_batch_size"] == 24
+    assert not any("batch_size" in told or "float16" in told for told in found.warnings)
+
+
+@pytest.mark.parametrize("size", ["tensor_model_parallel_size", "pipeline_model_parallel_size"])
+def test_llama_factorys_megatron_is_refused(tmp_path, size):
+    text = "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: full\nbf16: true\nper_device_train_batch_size: 1\n"
+    assert not convert(tmp_path, f"{text}{size}: 1\n", "job.yaml", gpus=8).missing
+    with pytest.raises(InputError, match="splits of Hugging Face's layers"):
+        convert(tmp_path, f"{text}{size}: 2\n", "job.yaml", gpus=8)
+
+
+def test_gpus_that_the_user_says_stand_in_for_processes_that_only_a_run_tells(tmp_path):
+    job = "N=$(nvidia-smi -L | wc -l)\naccelerate launch --num_processes $N --num_machines $M train.py --bf16 "
+    job += "--model_name_or_path Qwen/Qwen3-8B --max_length 4096 --per_device_train_batch_size 1\n"
+    assert convert(tmp_path, job, gpus=16).tables["cluster"]["gpus"] == 16
+    with pytest.raises(InputError, match="only a run of the script could tell"):
+        convert(tmp_path, job, gpus=None)
+
+
+def test_experts_under_autocast_say_what_would_be_known(tmp_path):
+    text = "model_name_or_path: Qwen/Qwen3-30B-A3B\nfinetuning_type: full\nbf16: true\ncutoff_len: 4096\n"
+    with pytest.raises(InputError, match=r"Mixture of Experts under torch.autocast.*Set parallelism.fsdp = true"):
+        convert(tmp_path, text + "per_device_train_batch_size: 1\n", "job.yaml", gpus=16)
+
+
+@pytest.mark.parametrize("folder", ["$MODELS/", "${HOME}/models/", "/cache/models--Qwen--Qwen3-8B/snapshots/0123abcd"])
+def test_models_in_folders_are_known_by_their_names(folder):
+    name = folder if "snapshots" in folder else f"{folder}Qwen3-8B"
+    job = f"torchrun --nproc_per_node 8 train.py --model_name_or_path {name} --bf16 --max_length 4096"
+    found = jc.convert(f"{job} --per_device_train_batch_size 1\n", gpu="h200-sxm")
+    assert found.tables["workload"]["model"] == "qwen3-8b"
+
+
+def test_other_losses_of_ms_swift_are_refused():
+    job = "swift sft --model Qwen/Qwen3-8B --tuner_type full --max_length 2048 --task_type "
+    assert not jc.convert(job + "causal_lm", gpu="h200-sxm").missing
+    with pytest.raises(InputError, match=r"task_type.*other losses than of next tokens"):
+        jc.convert(job + "embedding", gpu="h200-sxm")
