@@ -121,7 +121,7 @@ def column(rows: Sequence[Row], limit: Limit, space: Space) -> Array:
     except StopIteration:
         raise space.source.error(
             "nothing is forecast that this could bound",
-            f"constraints.{limit.key}",
+            space.key_of(limit.key),
             remedy=f"It needs {_needed(rows, limit, space)}.",
         ) from None
 
@@ -290,7 +290,7 @@ def nothing_feasible(nearest: Mapping[str, float], space: Space, what: str, *, k
         found = f"no single constraint suffices to be loosened; the plan nearest to all of them has {near}"
     return space.source.error(
         f"no {what} keeps to the constraints; the tightest is {key} = {asked:g}: {found}",
-        f"constraints.{key}",
+        space.key_of(key),
         remedy=f"Loosen {'these' if others else 'it'}{' and go on with --resume' if kept else ''}, or widen the space.",
     )
 

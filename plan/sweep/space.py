@@ -115,6 +115,12 @@ class Space:
         """Values that a key offers, one or several; those of ``"all"`` are not known here."""
         return dict(self.axes).get(key) or (self.value(key),)
 
+    def key_of(self, constraint: str) -> str:
+        """Dotted key that states a constraint: its own, or that of the site's limit."""
+        limit = SITE_LIMITS.get(constraint, "")
+        site_w = self.tables.get("site", {}).get(limit)
+        return f"site.{limit}" if site_w == getattr(self.constraints, constraint) else f"constraints.{constraint}"
+
     def with_values(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Tables of one plan."""
         tables = {name: dict(table) for name, table in self.tables.items()}
@@ -179,9 +185,10 @@ def _space(tables: dict[str, Any], source: Source) -> Space:
 
 
 def _with_site_limits(constraints: ConstraintsTable, site: Mapping[str, Any]) -> ConstraintsTable:
-    """Constraints with the site's power limits, where they do not state others."""
-    stated = {key: site[limit] for key, limit in SITE_LIMITS.items() if site.get(limit) is not None}
-    return constraints.model_copy(update={k: float(v) for k, v in stated.items() if getattr(constraints, k) is None})
+    """Constraints with the site's power limits, of which each plan keeps the lower."""
+    stated = {key: float(site[limit]) for key, limit in SITE_LIMITS.items() if site.get(limit) is not None}
+    own = {key: getattr(constraints, key) for key in stated}
+    return constraints.model_copy(update={key: min(w, own[key] or w) for key, w in stated.items()})
 
 
 def _check_site_limits(axes: Mapping[str, tuple[Any, ...] | None], source: Source) -> None:

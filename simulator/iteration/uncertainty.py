@@ -135,6 +135,12 @@ class Intervals:
         down, up = power_changes(low, high, self.margin, NINETY_PERCENT)
         return np.exp(np.stack([-down, up]))
 
+    @property
+    def consistent(self) -> Intervals:
+        """The same with energies at most as uncertain as time and power make them, whose product they are."""
+        low, high = self.time * self.power
+        return replace(self, energy=np.clip(self.energy, low, high))
+
 
 def with_host(found: Intervals, host: HostChanges | None, against: NDArray[np.int64]) -> Intervals:
     """Intervals with what a host's pace leaves open; plans that are compared have one host."""
@@ -147,7 +153,7 @@ def with_host(found: Intervals, host: HostChanges | None, against: NDArray[np.in
         time_ratio=_wider(found.time_ratio, host.time - host.time[:, against]),
         energy_ratio=_wider(found.energy_ratio, host.energy - host.energy[:, against]),
         demand=_wider(found.demand, host.energy - host.time),
-    )
+    ).consistent
 
 
 def _wider(factors: Array, changes: Array) -> Array:
@@ -199,7 +205,7 @@ def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[n
     demand = np.hypot(kernels, longer), np.hypot(kernels, shorter)
     pairs = (published, (energy, energy), (time_ratio, time_ratio), (energy_ratio, energy_ratio), demand)
     of = [np.exp(np.stack([-low, high])) for low, high in pairs]
-    return Intervals(of[0], of[1], of[2], of[3], of[4], _margin(amounts, own))
+    return Intervals(of[0], of[1], of[2], of[3], of[4], _margin(amounts, own)).consistent
 
 
 def _margin(amounts: KernelAmounts, changes: Changes) -> Margin:

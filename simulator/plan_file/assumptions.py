@@ -20,6 +20,7 @@ from joulecast.simulator.plan_file.pairs import pair_assumptions
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.simulator.plan_file.prediction import prediction_assumptions
+from joulecast.simulator.plan_file.site import site_assumptions
 from joulecast.simulator.plan_file.stored import stored_assumptions
 
 
@@ -30,6 +31,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *limit_assumptions(description, [plan.power.limit_w(stage) for stage in range(plan.pp)]),
         *node_assumptions(plan, description),
         *network_assumptions(plan, description),
+        *site_assumptions(plan, description),
         *overlap_assumptions(plan),
         *attention_assumptions(plan, description),
         *document_assumptions(plan),

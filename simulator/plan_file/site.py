@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.errors import UnknownNameError
 from joulecast.model.cluster.goodput import goodput
+from joulecast.model.cluster.links import usual_node
 from joulecast.model.hardware.catalogue import load_site
 from joulecast.model.hardware.description import Facts
 from joulecast.simulator.plan_file.names import place, resolve_path
@@ -14,6 +15,7 @@ from joulecast.simulator.plan_file.schema_surroundings import SiteTable
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
+    from joulecast.model.hardware.description import GpuDescription
     from joulecast.simulator.plan_file.plan import Plan
 
 #: Currency of the node types' prices.
@@ -71,6 +73,16 @@ class Site:
 def stated_limits(site: Site) -> tuple[str, ...]:
     """Keys of the power limits that a site states."""
     return tuple(key for key in LIMITS if getattr(site, key) is not None)
+
+
+def site_assumptions(plan: Plan, gpu: GpuDescription) -> tuple[str, ...]:
+    """What a plan asks beyond its GPUs that no forecast looks at, as nothing is known to surround them."""
+    if plan.cluster.node or usual_node(gpu):
+        return ()
+    run = ("workload.training_tokens",) if plan.workload.training_tokens is not None else ()
+    asked = (*(f"site.{key}" for key in stated_limits(plan.site)), *run)
+    why = f"no node type is usual for {gpu.name}; cluster.node names one"
+    return tuple(f"{key} is not looked at: {why}" for key in asked)
 
 
 def goodput_of(plan: Plan) -> float:

@@ -327,3 +327,8 @@ def test_one_plan_is_no_plans(capsys, examples):
     locked = ("--set", "power.clock_mhz=1200", "--set", "overlap.comm_ctas=16")
     status, out, _ = run(capsys, examples / "llama-3.1-8b-4xh200.toml", *locked)
     assert status == 0 and out.startswith("1 plan of ")
+
+
+def test_overriding_a_plan_that_is_not_there_is_refused_as_that(capsys):
+    assert command.status_of("front", "--profile", "p.csv", "--wait-power", "83", "--set", "cluster.gpus=8") == 2
+    assert "[--set]: belongs to a plan or power limits" in capsys.readouterr().err

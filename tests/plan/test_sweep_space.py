@@ -255,14 +255,15 @@ def test_the_fingerprint_tells_spaces_apart_but_not_their_goals(tables):
     )
 
 
-def test_a_sites_power_limits_are_constraints_unless_others_are_stated(tables):
+def test_plans_keep_the_lower_of_a_sites_power_limit_and_a_constraint(tables):
     site = {"site__power_limit_w": 5000, "site__nodes_per_rack": 4, "site__rack_power_limit_w": 30000.0}
     found = space_from_dict(tables(**site, constraints__max_rack_power_w=20000.0)).constraints
     assert found.max_site_power_w == 5000.0
     assert found.max_rack_power_w == 20000.0
     assert found.max_node_power_w is None
+    assert space_from_dict(tables(**site, constraints__max_site_power_w=9000.0)).constraints.max_site_power_w == 5000.0
 
 
 def test_a_site_limit_that_no_plan_meets_is_named(tables):
-    with pytest.raises(InputError, match=r"max_site_power_w = 500: the nearest feasible value"):
+    with pytest.raises(InputError, match=r"\[site.power_limit_w\].*max_site_power_w = 500: the nearest feasible value"):
         jc.sweep(tables(site__power_limit_w=500.0))

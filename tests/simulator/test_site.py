@@ -30,6 +30,16 @@ def test_an_exceeded_limit_is_a_warning_whatever_the_format(capsys: pytest.Captu
         assert "warning: site.power_limit_w = 2000 W is exceeded" in capsys.readouterr().err
 
 
+def test_what_is_asked_beyond_gpus_of_no_known_node_is_said_not_to_be_looked_at() -> None:
+    asked = ("site.power_limit_w=2000", "workload.training_tokens=1e12")
+    alone = jc.predict(SMALL, [*asked, "cluster.gpu=h800-sxm"])
+    assert alone.site is None
+    said = [each for each in alone.assumptions if "is not looked at" in each]
+    assert [each.split()[0] for each in said] == ["site.power_limit_w", "workload.training_tokens"]
+    for known in ([], ["cluster.gpu=h800-sxm", "cluster.node=hgx-h100"]):
+        assert not any("is not looked at" in each for each in jc.predict(SMALL, [*asked, *known]).assumptions)
+
+
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert status_of(*list(arguments)) == 0
     return capsys.readouterr().out

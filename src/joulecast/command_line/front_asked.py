@@ -227,6 +227,6 @@ def checked_form(form: str | None, out: Path | None) -> str | None:
 
 def _refuse(name: str, kind: str, kinds: Sequence[str]) -> None:
     option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
-    if kind in _INSTRUCTIONS and JOB_LIMITS in kinds:
+    if kind in _INSTRUCTIONS and JOB_LIMITS in kinds and not set(kinds) & set(_INSTRUCTIONS):
         raise InputError("belongs to power limits", key=option, remedy="Add --power-limits, or leave it out.")
     raise InputError(f"belongs to {' or '.join(kinds)}, not to {kind}", key=option, remedy="Leave it out.")
