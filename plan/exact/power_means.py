@@ -34,7 +34,7 @@ def _may_exceed(problem: FrontProblem, points: Sequence[FrontPoint], limit_w: Fl
     found: list[bool] = []
     for first in range(0, len(points), at_once):
         time, energy = of_choices(problem, np.stack([p.choice for p in points[first : first + at_once]], axis=1))
-        found += (energy > limit_of * time).any(axis=0).tolist()
+        found.extend(np.any(energy > limit_of * time, axis=0).tolist())
     return found
 
 
