@@ -171,13 +171,15 @@ def test_predict_of_a_points_clocks_is_the_point(examples, name, settings):
         assert front.bound_j(found.time_s * 1.0001) < found.energy_j
 
 
-def test_clocks_of_the_plan_are_kept(plan):
-    locked = load_plan(plan.file, [*PIPELINE, "power.clock_mhz={forward = 1200}"])
+@pytest.mark.parametrize("clock", [1200, 1980])
+def test_clocks_of_the_plan_are_kept(plan, clock):
+    """The highest one too."""
+    locked = load_plan(plan.file, [*PIPELINE, f"power.clock_mhz={{forward = {clock}}}"])
     front = forecast_front(locked, switch_s=0.0)
     names = front.instructions()
     for p in front.points[:3]:
         for clocks, kinds in zip(front.clocks_mhz(p), names, strict=True):
-            assert {c for c, k in zip(clocks, kinds, strict=True) if k == "forward"} == {1200}
+            assert {c for c, k in zip(clocks, kinds, strict=True) if k == "forward"} == {clock}
     assert "clocks that the plan sets are kept" in front.problem.notes
 
 
