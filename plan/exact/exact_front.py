@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,12 +11,16 @@ from joulecast.errors import GuardError, InputError
 from joulecast.plan.exact.front import ROUNDING, Front, FrontPoint, lower_bound
 from joulecast.plan.exact.front_guards import check_curve, check_points
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
-from joulecast.plan.exact.power_means import highest_means_w
+from joulecast.plan.exact.power_means import within_power
 from joulecast.plan.exact.problem import FrontProblem
-from joulecast.plan.exact.rounding import Plans, joined, rounded_plans, undominated
+from joulecast.plan.exact.rounding import Plans, rounded_plans
+from joulecast.plan.knobs.pareto import pareto
 from joulecast.plan.knobs.time_limit import ROOM, none_within
 
 Float = NDArray[np.float64]
+
+#: Times at which simple plans are sought between the last one beyond a power limit and the first one that keeps it.
+TIMES_BETWEEN = 24
 
 
 def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_s: float | None = None) -> Front:
@@ -36,7 +42,11 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
         A plan's time or energy is not what its choices say, or below the bound: a defect.
     """
     curve = time_cost_curve(problem.dag, problem.sets, problem.kind)
-    points = _points(problem, curve, _found(problem, curve, simple, time_limit_s))
+    points = _along(problem, curve, simple)
+    if time_limit_s is not None:  # beside the plans that are found without it, so that no limit costs one of them
+        limit_s = time_limit_s * ROOM
+        beside = _sought(problem, curve, simple, np.array([time_limit_s]))
+        points = sorted([*points, *(p for p in beside if p.time_s <= limit_s)], key=lambda p: p.time_s)
     if not points:
         raise InputError(
             "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."
@@ -48,7 +58,7 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
         points, said = problem.site.within(problem, points)
     if time_limit_s is not None:
         fastest = points[0].time_s
-        points = [p for p in points if p.time_s <= time_limit_s * ROOM]
+        points = _unbeaten(problem, [p for p in points if p.time_s <= limit_s])
         if not points:
             raise none_within(time_limit_s, fastest)
     return Front(problem, curve, tuple(points), said)
@@ -69,25 +79,34 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
     return [FrontPoint(t, e, b, c) for t, e, b, c in rows]
 
 
-def _found(problem: FrontProblem, curve: TimeCostCurve, simple: str | None, time_limit_s: float | None) -> Plans:
+def _along(problem: FrontProblem, curve: TimeCostCurve, simple: str | None) -> list[FrontPoint]:
     """Plans that keep the power limits; of simple ones more between the first of them and those that do not."""
+    plans = _found(problem, curve, simple)
+    kept = within_power(problem, plans)
+    if simple is None or not kept or kept[0] is plans[0]:
+        return kept
+    first = plans.index(kept[0])
+    times_s = np.linspace(plans[first - 1].time_s, plans[first].time_s, TIMES_BETWEEN)
+    return _unbeaten(problem, [*kept, *_sought(problem, curve, simple, times_s)])
+
+
+def _sought(problem: FrontProblem, curve: TimeCostCurve, simple: str | None, times_s: Float) -> list[FrontPoint]:
+    """Plans of these times alone that keep the power limits."""
+    return within_power(problem, _found(problem, curve, simple, times_s))
+
+
+def _found(
+    problem: FrontProblem, curve: TimeCostCurve, simple: str | None, times_s: Float | None = None
+) -> list[FrontPoint]:
     if simple is None:
-        return _within_power(problem, curve, rounded_plans(problem, curve, time_limit_s))
+        return _points(problem, curve, rounded_plans(problem, curve, times_s))
     from joulecast.plan.exact.simple_plans import simple_plans
 
-    plans = simple_plans(problem, curve, simple, time_limit_s)
-    kept = _within_power(problem, curve, plans)
-    first = int(np.searchsorted(plans.time_s, kept.time_s[0])) if len(kept) else 0
-    if not first:
-        return kept
-    between = simple_plans(problem, curve, simple, None, (plans.time_s[first - 1], plans.time_s[first]))
-    return undominated(joined(kept, _within_power(problem, curve, between)))
+    return _points(problem, curve, simple_plans(problem, curve, simple, times_s))
 
 
-def _within_power(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> Plans:
-    """Plans in which no rank's mean power exceeds its limit: the board would not hold the others' clocks."""
-    if problem.power_limit_w is None:
-        return plans
-    drawn = highest_means_w(problem, _points(problem, curve, plans))
-    keeps = np.array([(every <= problem.power_limit_w).all() for every in drawn])
-    return Plans(plans.time_s[keeps], plans.cost_j[keeps], plans.position[keeps])
+def _unbeaten(problem: FrontProblem, points: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """Plans that no other one beats in time and in energy beyond waiting, fastest first."""
+    time = np.array([p.time_s for p in points])
+    kept = pareto(time, np.array([p.energy_j for p in points]) - problem.total_wait_power_w * time)
+    return [points[i] for i in kept.tolist()]

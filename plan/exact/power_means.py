@@ -17,6 +17,27 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 
 
+def within_power(problem: FrontProblem, points: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """Plans in which no rank's mean power exceeds its limit: the board would not hold the others' clocks."""
+    limit = problem.power_limit_w
+    if limit is None:
+        return list(points)
+    doubted = _may_exceed(problem, points, limit)
+    drawn = highest_means_w(problem, [p for p, doubt in zip(points, doubted, strict=True) if doubt])
+    return [p for p, doubt in zip(points, doubted, strict=True) if not doubt or (next(drawn) <= limit).all()]
+
+
+def _may_exceed(problem: FrontProblem, points: Sequence[FrontPoint], limit_w: Float) -> list[bool]:
+    """Whether an instruction of each plan, or waiting, draws more than the limit; no mean does where none of them."""
+    limit_of = np.where(problem.wait_power_w > limit_w, 0.0, limit_w)[problem.dag.rank_of, None]
+    at_once = max(1, AT_ONCE // problem.dag.instructions)
+    found: list[bool] = []
+    for first in range(0, len(points), at_once):
+        time, energy = of_choices(problem, np.stack([p.choice for p in points[first : first + at_once]], axis=1))
+        found.extend(np.any(energy > limit_of * time, axis=0).tolist())
+    return found
+
+
 def highest_means_w(problem: FrontProblem, points: Sequence[FrontPoint]) -> Iterator[Float]:
     """Of each plan, repeated again and again, the highest mean power of every rank's GPUs, shape ``(ranks,)`` [W].
 
@@ -24,14 +45,16 @@ def highest_means_w(problem: FrontProblem, points: Sequence[FrontPoint]) -> Iter
     """
     ends = np.cumsum([len(order) for order in problem.dag.ranks])[:-1]
     window = problem.averaged_s
+    wait_of = problem.wait_power_w[problem.dag.rank_of, None]
     at_once = max(1, AT_ONCE // problem.dag.instructions)
     for first in range(0, len(points), at_once):
         block = points[first : first + at_once]
         time, energy = of_choices(problem, np.stack([point.choice for point in block], axis=1))
         end = ends_of_plans(problem, time)
+        beyond = np.add.reduceat(energy - wait_of * time, [0, *ends])
         for column, point in enumerate(block):
             if window is None or window >= point.time_s:
-                yield problem.rank_energies_j(point.choice, point.time_s) / point.time_s
+                yield problem.wait_power_w + beyond[:, column] / point.time_s
                 continue
             of_ranks = (np.split(values[:, column], ends) for values in (time, energy, end))
             ranks = zip(*of_ranks, problem.wait_power_w.tolist(), strict=True)

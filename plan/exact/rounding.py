@@ -66,13 +66,13 @@ class Plans:
         return self.time_s, self.cost_j, self.position
 
 
-def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: float | None) -> Plans:
-    """Discrete plans along the whole curve.
+def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, times_s: Float | None = None) -> Plans:
+    """Discrete plans near the curve.
 
     Parameters
     ----------
-    time_limit_s
-        A time at which a plan is wanted as good as those found elsewhere [s].
+    times_s
+        Times for which plans are wanted, rising, by default along the whole curve [s].
     """
     from joulecast.plan.exact.plan_search import improved
     from joulecast.plan.exact.rounding_kernels import round_all
@@ -81,9 +81,10 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, time_limit_s: flo
     gains = gains_of(problem)
     fewest, most = (affordable(limit) for limit in TIMES)
     count = min(max(affordable(ROUNDED_INSTRUCTIONS) // (n * len(THRESHOLDS)), fewest), most)
-    times = target_times(problem, curve, count, time_limit_s)
+    whole = curve.time[[-1, 0]].astype(np.float64)
+    times = target_times(problem, curve, count) if times_s is None else np.clip(times_s / TIME_QUANTUM_S, *whole)
     deadlines, limits = deadlines_s(problem, curve, times), times * TIME_QUANTUM_S
-    found = [_fastest(problem, curve, gains)]
+    found = [_fastest(problem, curve, gains)] if times_s is None else []
     for corner, thresholds in ((g.corner, THRESHOLDS), (g.near, NEAR_THRESHOLDS)):
         rows = len(times) * len(thresholds)
         found.append(Plans(np.empty(rows), np.empty(rows), np.empty((rows, n), dtype=np.int64)))
@@ -158,17 +159,16 @@ def distance_to_bound(problem: FrontProblem, curve: TimeCostCurve, plans: Plans)
     return np.asarray((plans.cost_j - least) / (least + wait))
 
 
-def target_times(problem: FrontProblem, curve: TimeCostCurve, count: int, time_limit_s: float | None) -> Float:
+def target_times(problem: FrontProblem, curve: TimeCostCurve, count: int) -> Float:
     """About ``count`` times for which to look for plans [time quanta].
 
-    Evenly up to the energy-best one and more thinly beyond, and the limit where it lies on the curve.
+    Evenly up to the energy-best one and more thinly beyond.
     """
     fastest, slowest = float(curve.time[-1]), float(curve.time[0])
     best = float(curve.time[energy_best(problem, curve)])
     efficient = max(round(EFFICIENT_SHARE * count), 1)
     times = np.concatenate([np.linspace(fastest, best, efficient), np.linspace(best, slowest, count - efficient + 1)])
-    limit = [] if time_limit_s is None else [np.clip(time_limit_s / TIME_QUANTUM_S, fastest, slowest)]
-    return np.unique(np.concatenate([times, limit]))
+    return np.unique(times)
 
 
 def energy_best(problem: FrontProblem, curve: TimeCostCurve) -> int:

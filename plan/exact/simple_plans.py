@@ -34,8 +34,6 @@ TIES = ("stage", "steady", "rank")
 SEARCHED_INSTRUCTIONS = 400_000_000
 #: Times for which plans are sought.
 TIMES = 160
-#: The same between two of them.
-TIMES_BETWEEN = 24
 
 
 def check_tie(tie: str) -> None:
@@ -48,8 +46,7 @@ def simple_plans(
     problem: FrontProblem,
     curve: TimeCostCurve,
     tie: str,
-    time_limit_s: float | None,
-    between_s: tuple[float, float] | None = None,
+    times_s: Float | None = None,
 ) -> Plans:
     """Plans along the front whose instructions share choices.
 
@@ -59,10 +56,8 @@ def simple_plans(
         ``"stage"``: one choice for every rank and kind of instruction; ``"rank"``: one clock for every rank;
         ``"steady"``: as ``"stage"``, but forwards before a rank's first backward and backwards after its last forward
         are free.
-    time_limit_s
-        A time for which a plan is wanted as well [s].
-    between_s
-        Plans of times between these alone [s].
+    times_s
+        Times for which plans are wanted, rising, by default along the whole curve [s].
 
     Raises
     ------
@@ -79,12 +74,12 @@ def simple_plans(
     fastest = np.where(free, g.fastest, ties.position[ties.row, 0])
     slowest = np.where(free, g.slowest, ties.position[ties.row, ties.choices[ties.group] - 1])
     shortest, longest = (length(g, g.time_s, plan, np.zeros(n)) for plan in (fastest, slowest))
-    if between_s is None:
-        times = target_times(problem, curve, TIMES, time_limit_s) * TIME_QUANTUM_S
+    if times_s is None:
+        times = target_times(problem, curve, TIMES) * TIME_QUANTUM_S
         beyond = np.linspace(times[-1], longest, TIMES // 10) if longest > times[-1] else np.empty(0)
         limits = np.concatenate([[shortest], times[times > shortest], beyond]) * (1.0 + 1e-12)
     else:
-        limits = np.linspace(max(between_s[0], shortest), between_s[1], TIMES_BETWEEN) * (1.0 + 1e-12)
+        limits = np.clip(times_s, shortest, longest) * (1.0 + 1e-12)
     plans = np.empty((len(limits), n), dtype=np.int64)
     evaluations = len(ties.choices) * len(gains.least_w)
     trials = int(np.clip(affordable(SEARCHED_INSTRUCTIONS) // (n * evaluations * len(limits)), 4, 200))

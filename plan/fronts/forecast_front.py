@@ -174,10 +174,9 @@ def comm_ctas_of(plan: Plan, space: FrontSpace) -> Sequence[int | None]:
 def _clocks_of_types(prepared: Prepared, rank: int, space: FrontSpace) -> list[list[int]]:
     """Clock indices that each type of instruction may run at: the plan's own where it sets one, else the space's."""
     clocks = prepared.clocks_mhz
-    top = len(clocks) - 1
-    locked = locked_index(prepared.program, rank, clocks).tolist()
+    locked = locked_index(prepared.program, rank, np.append(clocks, np.inf)).tolist()  # the last stands for none set
     wanted = space.clock_indices(clocks).tolist()
-    return [wanted if at == top else [at] for at in locked]
+    return [wanted if at == len(clocks) else [at] for at in locked]
 
 
 def _options(prepared: Prepared, rank: int, kind: int, clocks: Sequence[int], knobs: Knobs, gpus: int) -> list[Option]:

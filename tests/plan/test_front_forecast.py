@@ -97,6 +97,17 @@ def test_mean_power_keeps_the_limit(plan):
         assert power.max() <= 400.0
 
 
+def test_the_only_plan_below_a_power_limit_keeps_its_own_time(examples):
+    """A search for more plans beside it must not lose it."""
+    settings = ("cluster.gpu=l4", "cluster.gpus=2", "parallelism.tensor_model_parallel_size=1", "schedule.name=gpipe")
+    model = ("workload.model=llama-3.2-1b", "workload.sequence_length=512", "workload.global_batch_size=16")
+    tight = load_plan(examples / "llama-3.1-8b-4xh200.toml", (*settings, *model))
+    space = FrontSpace(comm_ctas=(None,))
+    (only,) = forecast_front(tight, space=space, switch_s=0.0).points
+    limited = forecast_front(tight, space=space, switch_s=0.0, time_limit_s=only.time_s)
+    assert limited.points[-1].energy_j <= only.energy_j
+
+
 def test_a_slow_change_of_clock_keeps_one_clock_for_each_stage(plan):
     front = forecast_front(plan)
     assert "a change of clock takes 20 ms" in front.problem.notes[-1]
@@ -160,13 +171,15 @@ def test_predict_of_a_points_clocks_is_the_point(examples, name, settings):
         assert front.bound_j(found.time_s * 1.0001) < found.energy_j
 
 
-def test_clocks_of_the_plan_are_kept(plan):
-    locked = load_plan(plan.file, [*PIPELINE, "power.clock_mhz={forward = 1200}"])
+@pytest.mark.parametrize("clock", [1200, 1980])
+def test_clocks_of_the_plan_are_kept(plan, clock):
+    """The highest one too."""
+    locked = load_plan(plan.file, [*PIPELINE, f"power.clock_mhz={{forward = {clock}}}"])
     front = forecast_front(locked, switch_s=0.0)
     names = front.instructions()
     for p in front.points[:3]:
         for clocks, kinds in zip(front.clocks_mhz(p), names, strict=True):
-            assert {c for c, k in zip(clocks, kinds, strict=True) if k == "forward"} == {1200}
+            assert {c for c, k in zip(clocks, kinds, strict=True) if k == "forward"} == {clock}
     assert "clocks that the plan sets are kept" in front.problem.notes
 
 

@@ -145,6 +145,15 @@ def test_time_limit(data):
         front_of(data, A100, (0, 1, 2, 7), 8, time_limit_s=1.0)
 
 
+def test_a_time_limit_costs_no_plan(data):
+    """However the search goes, what is found without a limit is found with it."""
+    whole = front_of(data, A100, (0, 1, 2, 7), 8)
+    for point in whole.points[40:360:80]:
+        last = front_of(data, A100, (0, 1, 2, 7), 8, time_limit_s=point.time_s).points[-1]
+        assert last.time_s <= point.time_s * (1 + 1e-12)
+        assert last.energy_j <= point.energy_j
+
+
 @st.composite
 def small_problems(draw):
     """Few instructions with few options, so that every plan can be tried."""
