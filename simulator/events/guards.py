@@ -111,17 +111,13 @@ def check_causality(program: Program, result: EngineResult) -> None:
 
 def _outputs(program: Program, rank: int, kernels: RankKernels) -> Int:
     output = np.array([program.segments[s].output_kernel for s in program.segment_of[rank]], dtype=np.int64)
-    ends: Int = kernels.end_ns[_first_kernels(kernels, len(output)) + output]
+    ends: Int = kernels.end_ns[kernels.first + output]
     return ends
-
-
-def _first_kernels(kernels: RankKernels, instructions: int) -> Int:
-    return np.asarray(np.searchsorted(kernels.instruction, np.arange(instructions)), dtype=np.int64)
 
 
 def _check_waits(program: Program, rank: int, kernels: RankKernels, arrival: Int) -> None:
     order = np.array(program.segment_of[rank], dtype=np.int64)
-    first = _first_kernels(kernels, len(order))
+    first = kernels.first
     for s in np.unique(order):
         segment, at = program.segments[s], np.flatnonzero(order == s)
         waits = np.flatnonzero(segment.wait >= 0)

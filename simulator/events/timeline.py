@@ -238,7 +238,7 @@ def timeline_of_kernels(
         instruction=kernels.instruction,
         name=kernel,
         names=tuple(names),
-        instruction_names=tuple(f"{i.kind} {i.microbatch}.{i.chunk}" for i in program.instructions[rank]),
+        instruction_names=tuple(f"{i.kind} {i.microbatch}.{i.chunk}" for i in program.schedule.ranks[rank]),
         components=tuple(components),
         power_w=np.concatenate(powers)[kernel],
         base_power_w=base_power_w,
