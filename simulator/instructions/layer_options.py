@@ -20,9 +20,8 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Operator, RowTile, Tile
 from joulecast.model.power.contention import Alone
 from joulecast.model.power.kernel_power import idle_power_w
-from joulecast.simulator.instructions.deviated import in_columns_of
 from joulecast.simulator.instructions.overlap import follow, is_overlapped
-from joulecast.simulator.instructions.overlap_steady import contended_stack, side_by_side
+from joulecast.simulator.instructions.overlap_steady import contended_stack, in_columns_of, side_by_side
 from joulecast.simulator.instructions.tables import Kernels, kernels_of
 
 Array = NDArray[np.float64]

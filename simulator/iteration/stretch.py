@@ -18,10 +18,9 @@ from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.simulator.fluid.prepared import Prepared, lag_of
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.clock_columns import locked_index
-from joulecast.simulator.instructions.deviated import in_columns_of
 from joulecast.simulator.instructions.host import host_gaps, host_s
 from joulecast.simulator.instructions.overlap import is_overlapped
-from joulecast.simulator.instructions.overlap_steady import shortened
+from joulecast.simulator.instructions.overlap_steady import in_columns_of, shortened
 from joulecast.simulator.instructions.overlapped_buckets import with_overlapped_buckets
 from joulecast.simulator.instructions.tables import (
     InstructionTable,
