@@ -220,15 +220,17 @@ def _held(schedule: Schedule, rank: int) -> list[tuple[int, ...]]:
     return moments
 
 
-def first_microbatches(order: Sequence[Instruction]) -> dict[int, int]:
-    """The micro-batch of each chunk that a rank begins with."""
-    return {part.chunk: part.microbatch for one in reversed(order) for part in one.parts if part.kind == FORWARD}
+def first_forwards(order: Sequence[Instruction]) -> set[int]:
+    """Places of the forwards with which a rank begins its chunks, where no backward runs beside them."""
+    first = {part.chunk: part.microbatch for one in reversed(order) for part in one.parts if part.kind == FORWARD}
+    return {i for i, one in enumerate(order) if one.kind == FORWARD and one.microbatch == first[one.chunk]}
 
 
-def last_microbatches(order: Sequence[Instruction]) -> dict[int, int]:
-    """The micro-batch of each chunk that a rank ends with."""
+def last_backwards(order: Sequence[Instruction]) -> set[int]:
+    """Places of the backwards, or weight gradients, with which a rank ends its chunks, with no forward beside them."""
     ends = (BACKWARD, BACKWARD_WEIGHT)
-    return {part.chunk: part.microbatch for one in order for part in one.parts if part.kind in ends}
+    last = {part.chunk: part.microbatch for one in order for part in one.parts if part.kind in ends}
+    return {i for i, one in enumerate(order) if one.kind in ends and one.microbatch == last[one.chunk]}
 
 
 def schedule_names() -> tuple[str, ...]:

@@ -26,15 +26,13 @@ from joulecast.simulator.instructions.tables import kernels_of
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import (
-    BACKWARD,
-    BACKWARD_WEIGHT,
     FORWARD,
     OPTIMIZER,
     PAIRS,
     Instruction,
     build_schedule,
-    first_microbatches,
-    last_microbatches,
+    first_forwards,
+    last_backwards,
 )
 
 Array = NDArray[np.float64]
@@ -231,18 +229,12 @@ def _rounds(plan: Plan) -> int:
 @lru_cache(maxsize=4096)
 def _order(name: str, stages: int, microbatches: int, chunks: int, rank: int) -> _Order:
     order = _ranks(name, stages, microbatches, chunks)[rank][:-1]
-    first, last = first_microbatches(order), last_microbatches(order)
     numbers: dict[tuple[int, int], int] = {}
     row = [numbers.setdefault((kind_number(one.kind, pairs=name in PAIRS), one.chunk), len(numbers)) for one in order]
     before = np.zeros((len(order), len(numbers)))
     before[np.arange(len(order)), row] = 1.0
     before = before.cumsum(0)
-    marked = [
-        place
-        for place, one in enumerate(order)
-        if (one.kind == FORWARD and one.microbatch == first[one.chunk])
-        or (one.kind in (BACKWARD, BACKWARD_WEIGHT) and one.microbatch == last[one.chunk])
-    ]
+    marked = sorted(first_forwards(order) | last_backwards(order))
     return _Order(
         kinds=tuple(kind for kind, _ in numbers),
         chunks=tuple(chunk for _, chunk in numbers),
