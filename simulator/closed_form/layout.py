@@ -81,8 +81,6 @@ class Layout:
         Row above each row.
     ranks
         Ranks of each kind, shape ``(r,)``.
-    chunks
-        Chunks that each stage row stands for, shape ``(q,)``.
     often
         How often a stage row's forward, backward, weight gradient and, where a plan has them, forward with a backward
         beside it run in an iteration, shape ``(3 or 4, q)``.
@@ -104,7 +102,6 @@ class Layout:
     plan_of_rank: Int
     rank_of_stage: Int
     ranks: Float
-    chunks: Float
     often: Float
     first_chunk: Int
     last_chunk: Int
@@ -141,7 +138,6 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
         plan_of_rank=plan_of_rank,
         rank_of_stage=rank_of_stage,
         ranks=joined("ranks").astype(np.float64),
-        chunks=joined("chunks").astype(np.float64),
         often=_often(plans, shapes),
         first_chunk=joined("first_chunk") + np.repeat(first_stage_row, ranks),
         last_chunk=joined("last_chunk") + np.repeat(first_stage_row, ranks),
