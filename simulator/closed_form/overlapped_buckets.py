@@ -19,7 +19,7 @@ from joulecast.simulator.closed_form.keys import kind_number, with_whole_backwar
 from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.shape import RankKind
 from joulecast.simulator.closed_form.tabulated import Parts, Tails
-from joulecast.simulator.instructions.overlap import lost_beside
+from joulecast.simulator.instructions.overlap import blocks_of, lost_beside
 from joulecast.simulator.instructions.overlapped_buckets import CARRIED, beyond_s
 from joulecast.simulator.instructions.replicas import overlapped_buckets, stage_tensors
 from joulecast.simulator.instructions.tables import kernels_of
@@ -207,13 +207,12 @@ def _items(plan: Plan, kind: RankKind, tails: Tails, order: _Order, parts: Parts
         impl = implementation_of(plan)
         chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(kind.rank)]
         found = overlapped_buckets(plan, impl, kind.rank, order.instructions, chunks)
-        blocks = found[0].operator.ctas if found else None
         return _Items(
             operator=[travelling.number(item.operator) for item in found],
             buckets=[item.buckets for item in found],
             mark=[item.position for item in found],
             gathers=tuple(item.gathers for item in found),
-            ctas=float(blocks or parts.gpu["collective.default_ctas"]),
+            ctas=blocks_of(found[0].operator, parts.gpu) if found else 0.0,
         )
 
     return parts.cached((tails, kind.rank == 0, kind.places, kind.place_of_chunk, order.marks), make)

@@ -200,7 +200,7 @@ class SegmentMaker:
         held = np.zeros(len(launches))
         if is_overlapped(launches):
             for i in np.flatnonzero(communicates).tolist():
-                held[i] = blocks_of(launches[i], self.gpu) / sms
+                held[i] = blocks_of(launches[i].operator, self.gpu) / sms
             held[~communicates] = 1.0 - held.max(initial=0.0)
         else:
             held[:] = 1.0

@@ -110,7 +110,7 @@ def _pattern(launches: Sequence[Launch], gpu: GpuModel) -> tuple[object, ...]:
             x.repeat,
             x.prompt,
             x.free_sms,
-            blocks_of(x, gpu),
+            blocks_of(x.operator, gpu),
             seen.setdefault(id(x), len(seen)),
             seen.setdefault(id(x.operator), len(seen)),
         )
