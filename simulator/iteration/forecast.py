@@ -19,7 +19,7 @@ from joulecast.model.training.factors import LONGER
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.fluid.power_over_time import power_of_iterations
-from joulecast.simulator.fluid.prepared import Prepared, board_limits_w, prepare
+from joulecast.simulator.fluid.prepared import Prepared, prepare
 from joulecast.simulator.fluid.steady_state import SteadyState, simulate
 from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.instructions.footprints import footprints
@@ -103,8 +103,8 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *plan_assumptions(plan, description),
             *own_kernel_assumptions(prepared.kernels[0].operators, description),
             *_memory_assumptions(memory, description),
-            *_limit_assumptions(ranks, board_limits_w(plan, prepared.gpu)),
-            *_lock_assumptions(plan, ranks, board_limits_w(plan, prepared.gpu)),
+            *_limit_assumptions(ranks, prepared.power_limits_w),
+            *_lock_assumptions(plan, ranks, prepared.power_limits_w),
         ),
         description=description,
     )
