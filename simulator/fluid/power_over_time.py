@@ -64,10 +64,15 @@ def power_of_iterations(steady: SteadyState) -> PowerOverTime:
         mean = steady.energy_j() / steady.step_time_s
         return replace(power_by_ticks(result, steady.warm_up), iteration_w=mean)
     clocks = result.clock_index[0]
-    ranks = list(zip(prepared.tables, prepared.program.ranks, clocks, strict=True))
-    energy = [table.energy_j[list(run.order), clock] for table, run, clock in ranks]
-    duration = [table.duration_s[list(run.order), clock] for table, run, clock in ranks]
-    return _power_at_fixed_clocks(result, steady.warm_up, energy, duration, prepared.wait_power_w[clocks].tolist())
+    waits, instants, beyond = prepared.wait_power_w[clocks].tolist(), [], []
+    for rank, (table, run, clock) in enumerate(zip(prepared.tables, prepared.program.ranks, clocks, strict=True)):
+        order, start, end = list(run.order), result.start_s[rank], result.end_s[rank]
+        # In what an instruction takes beyond its duration the rank waits.
+        each = table.energy_j[order, clock] - table.duration_s[order, clock] * waits[rank]
+        instants.append((start.ravel(), end.ravel()))
+        beyond.append(np.tile(each, len(start)))
+    ends = result.iteration_end_s.max(axis=1)
+    return power_of_instructions(float(ends[steady.warm_up - 1]), float(ends[-1]), instants, beyond, waits)
 
 
 def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
@@ -76,33 +81,6 @@ def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
     begin = int(np.ceil(ends[first - 1] / tick - 1e-9)) if first else 0
     finish = max(int(np.floor(ends[-1] / tick + 1e-9)), begin + 1)
     return PowerOverTime(tick, result.power_w[begin:finish])
-
-
-def _power_at_fixed_clocks(
-    result: FluidResult,
-    first: int,
-    energy_j: Sequence[Float],
-    duration_s: Sequence[Float],
-    wait_power_w: Sequence[float],
-) -> PowerOverTime:
-    """Power where clocks stand still, however long the ticks are: from the instants of the instructions.
-
-    Parameters
-    ----------
-    energy_j, duration_s
-        Per rank, of each instruction in its order, shape ``(instructions,)`` [J], [s]; in what an instruction takes
-        beyond its duration the rank waits.
-    wait_power_w
-        Per rank, while it waits [W].
-    """
-    ends = result.iteration_end_s.max(axis=1)
-    begin, finish = float(ends[first - 1]) if first else 0.0, float(ends[-1])
-    instants = [(start.ravel(), end.ravel()) for start, end in zip(result.start_s, result.end_s, strict=True)]
-    beyond = [
-        np.tile(energy - duration * wait, len(start))
-        for energy, duration, wait, start in zip(energy_j, duration_s, wait_power_w, result.start_s, strict=True)
-    ]
-    return power_of_instructions(begin, finish, instants, beyond, wait_power_w)
 
 
 def power_of_instructions(

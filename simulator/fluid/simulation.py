@@ -44,7 +44,7 @@ class FluidResult:
     energy_j
         Of each rank from its last iteration's end to this one's, shape ``(iterations, ranks)`` [J].
     executed
-        Per rank, how many executions of each phase type (shares of one included) ran at each clock, shape
+        Per rank, how many executions of each type (shares of one included) ran at each clock, shape
         ``(iterations, types, clocks)``: any ledger is a product with a table of energies.
     wait_s
         Per rank, time spent waiting at each clock, shape ``(iterations, clocks)`` [s].
