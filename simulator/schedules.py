@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Bool, Int
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.simulator import schedule_orders as orders
 from joulecast.simulator.schedule_orders import (
@@ -74,12 +74,12 @@ class Edges:
         Pipeline rank whose link to the next rank is crossed.
     """
 
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-    source_rank: NDArray[np.int64]
-    target_rank: NDArray[np.int64]
-    backward: NDArray[np.bool_]
-    link: NDArray[np.int64]
+    source: Int
+    target: Int
+    source_rank: Int
+    target_rank: Int
+    backward: Bool
+    link: Int
 
 
 @dataclass(frozen=True)

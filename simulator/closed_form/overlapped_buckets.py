@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.simulator.closed_form.keys import kind_number, with_whole_backward
@@ -34,9 +34,6 @@ from joulecast.simulator.schedules import (
     first_forwards,
     last_backwards,
 )
-
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Rounds of as many micro-batches as there are ranks that stand for an iteration.
 ROUNDS = 2

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
@@ -46,7 +46,6 @@ from joulecast.simulator.schedules import (
     Instruction,
 )
 
-Array = NDArray[np.float64]
 T = TypeVar("T")
 
 #: A sum of parts: rows of :class:`Parts` and how often each counts.

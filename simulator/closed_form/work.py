@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.limits import group_limit_share, held_clock_mhz
 from joulecast.simulator.closed_form.clocks import interpolated
@@ -26,10 +26,6 @@ from joulecast.simulator.instructions.host import gaps_with_tower, host_gaps
 from joulecast.simulator.instructions.tables import at_pace
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, FORWARD_BACKWARD, OPTIMIZER
-
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
 
 #: Kinds of instructions of a stage: forward, backward, weight gradient, and the first two in one.
 KINDS = (FORWARD, BACKWARD, BACKWARD_WEIGHT, FORWARD_BACKWARD)

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment, Event
 
+from joulecast.arrays import Int
 from joulecast.errors import GuardError
 from joulecast.simulator.events.segment_program import Program
 from joulecast.simulator.events.segments import STREAMS
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

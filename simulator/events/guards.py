@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Int
 from joulecast.errors import GuardError
 from joulecast.simulator.events.segment_program import Program
 from joulecast.simulator.events.segments import STREAMS
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Relative rounding that sums of energies, and shares of a resource, may have.
 ENERGY_TOLERANCE, SHARE_TOLERANCE = 1e-9, 1e-9
-
-Int = NDArray[np.int64]
 
 
 @contextmanager

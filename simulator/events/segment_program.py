@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from joulecast.arrays import Int
 from joulecast.errors import InputError
-from joulecast.simulator.events.segments import Int, Segment
+from joulecast.simulator.events.segments import Segment
 from joulecast.simulator.schedules import Schedule
 
 

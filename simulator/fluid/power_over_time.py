@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from joulecast.arrays import Array, Int
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid.simulation import FluidResult
     from joulecast.simulator.fluid.steady_state import SteadyState
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Step where it can be chosen [s], and the least and the most steps.
 STEP_S, LEAST_STEPS, MOST_STEPS = 10e-3, 60, 20_000
@@ -40,8 +39,8 @@ class PowerOverTime:
     """
 
     step_s: float
-    power_w: Float
-    iteration_w: Float | None = None
+    power_w: Array
+    iteration_w: Array | None = None
 
     @property
     def mean(self) -> PowerOverTime:
@@ -49,7 +48,7 @@ class PowerOverTime:
         mean = self.power_w.mean(axis=0) if self.iteration_w is None else self.iteration_w
         return PowerOverTime(self.step_s * len(self.power_w), mean[None, :])
 
-    def group_w(self, gpus_of_stage: Int) -> Float:
+    def group_w(self, gpus_of_stage: Int) -> Array:
         """Power of groups of GPUs in step, shape ``(steps, groups)`` [W].
 
         ``gpus_of_stage`` counts the GPUs of every stage in each group, shape ``(groups, stages)``.
@@ -86,8 +85,8 @@ def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
 def power_of_instructions(
     begin_s: float,
     finish_s: float,
-    instants_s: Sequence[tuple[Float, Float]],
-    beyond_j: Sequence[Float],
+    instants_s: Sequence[tuple[Array, Array]],
+    beyond_j: Sequence[Array],
     wait_power_w: Sequence[float],
 ) -> PowerOverTime:
     """Power from one instant to another, where each instruction draws the same from its start to its end.
@@ -145,7 +144,7 @@ class Spread:
     peak_w_p95: float | None = None
 
 
-def spread_of(power_w: Float, mean_w: Float) -> Spread:
+def spread_of(power_w: Array, mean_w: Array) -> Spread:
     """Spread of the group with the highest peak.
 
     ``power_w`` has shape ``(steps, groups)``, their means ``mean_w`` ``(1, groups)`` [W].

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.simulator.schedules import Schedule
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +32,12 @@ class FluidProgram:
     """
 
     types: tuple[tuple[int, ...], ...]
-    duration_s: tuple[Float, ...]
-    power_w: tuple[Float, ...]
-    wait_power_w: tuple[Float, ...]
+    duration_s: tuple[Array, ...]
+    power_w: tuple[Array, ...]
+    wait_power_w: tuple[Array, ...]
     source: Int
     target: Int
-    delay_s: Float
+    delay_s: Array
 
 
 def make_fluid_program(

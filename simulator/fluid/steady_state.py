@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.power.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.power.limits import group_limit_share
 from joulecast.simulator.fluid.governor import PowerGovernor
@@ -17,8 +17,6 @@ from joulecast.simulator.fluid.ranks import Governor
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.fluid.simulation import FixedClock, FluidResult, simulate_fluid
 from joulecast.simulator.instructions.clock_columns import mean_power_w
-
-Array = NDArray[np.float64]
 
 #: Length of a governor's tick [s], and ticks of a short iteration.
 TICK_S, TICKS_PER_ITERATION = 10e-3, 60

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.tiling import LINEAR, is_meant, tiled_operator
 from joulecast.model.hardware.gpu_model import GpuModel
@@ -24,8 +24,6 @@ from joulecast.simulator.instructions.overlap import follow, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stack, in_columns_of, side_by_side
 from joulecast.simulator.instructions.tables import Kernels, kernels_of
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 #: Tiles to choose from by the operator's name; ``None`` is the library's.
 TileChoices = Mapping[str, Sequence[Tile | RowTile | None]]
 

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Bool
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective, Operator
@@ -32,8 +33,6 @@ from joulecast.model.power.contention import (
     sm_loss,
 )
 from joulecast.simulator.events.guards import check_beside
-
-Array = NDArray[np.float64]
 
 #: Shares of a kernel below this are rounding.
 _NOTHING = 1e-12
@@ -97,7 +96,7 @@ class _Communication:
 
     launch: int
     left: Array
-    held: NDArray[np.bool_]
+    held: Bool
     begin: Array
     end: Array
 

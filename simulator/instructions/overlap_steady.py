@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.contention import Alone
 from joulecast.simulator.instructions.overlap import blocks_of, contended
-
-Array = NDArray[np.float64]
 
 #: Periods that are walked through; the last but one stands for those left out.
 WALKED = 5
@@ -84,7 +82,7 @@ class _Middle:
         """First launch that is left out."""
         return self.begin + WALKED * self.period
 
-    def kept(self, length: int) -> NDArray[np.int64]:
+    def kept(self, length: int) -> Int:
         """Places of the launches that are walked through, in a list of so many."""
         return np.r_[0 : self.resume, self.resume + self.skipped : length] if self.skipped else np.arange(length)
 
@@ -168,5 +166,5 @@ def shortened(launches: Sequence[Launch], middle: _Middle | None = None) -> Sequ
     return [*launches[: middle.resume], *launches[middle.resume + middle.skipped :]]
 
 
-def _rows(kernels: Alone, rows: NDArray[np.int64]) -> Alone:
+def _rows(kernels: Alone, rows: Int) -> Alone:
     return Alone(*(getattr(kernels, field.name)[rows] for field in fields(Alone)))

@@ -18,15 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.simulator.instructions.overlap import blocks_of, lost_beside
 from joulecast.simulator.instructions.tables import InstructionTable, Kernels, add_idling
 
-Array = NDArray[np.float64]
 #: Components that communication adds to what the board draws anyway.
 CARRIED = tuple(name for name in COMPONENTS if name not in ("static", "clock"))
 

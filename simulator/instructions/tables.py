@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
@@ -29,8 +29,6 @@ from joulecast.simulator.instructions.host import gaps_with_tower, host_gaps, of
 from joulecast.simulator.instructions.overlap import drag_beside, follow, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stacks
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 #: Where components that a resting or waiting GPU draws stand among :data:`COMPONENTS`.
 STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.derivation_supplement import VENDOR_LONGER
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -33,8 +33,6 @@ from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
 from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import GENERATION
-
-Array = NDArray[np.float64]
 
 #: A mean power so far above the limit is not held; boards that hold it stay below.
 NOT_HELD = 1.01

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.simulator.fluid.prepared import Prepared, lag_of
@@ -29,8 +29,6 @@ from joulecast.simulator.instructions.tables import (
     kernel_counts,
 )
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 Deviations = Sequence[Mapping[str, float]]
 
 #: How far clocks wander among GPUs that wait for each other.
