@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Bool, Int
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.simulator import schedule_orders as orders
 from joulecast.simulator.schedule_orders import (
@@ -74,12 +74,12 @@ class Edges:
         Pipeline rank whose link to the next rank is crossed.
     """
 
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-    source_rank: NDArray[np.int64]
-    target_rank: NDArray[np.int64]
-    backward: NDArray[np.bool_]
-    link: NDArray[np.int64]
+    source: Int
+    target: Int
+    source_rank: Int
+    target_rank: Int
+    backward: Bool
+    link: Int
 
 
 @dataclass(frozen=True)
@@ -220,15 +220,17 @@ def _held(schedule: Schedule, rank: int) -> list[tuple[int, ...]]:
     return moments
 
 
-def first_microbatches(order: Sequence[Instruction]) -> dict[int, int]:
-    """The micro-batch of each chunk that a rank begins with."""
-    return {part.chunk: part.microbatch for one in reversed(order) for part in one.parts if part.kind == FORWARD}
+def first_forwards(order: Sequence[Instruction]) -> set[int]:
+    """Places of the forwards with which a rank begins its chunks, where no backward runs beside them."""
+    first = {part.chunk: part.microbatch for one in reversed(order) for part in one.parts if part.kind == FORWARD}
+    return {i for i, one in enumerate(order) if one.kind == FORWARD and one.microbatch == first[one.chunk]}
 
 
-def last_microbatches(order: Sequence[Instruction]) -> dict[int, int]:
-    """The micro-batch of each chunk that a rank ends with."""
+def last_backwards(order: Sequence[Instruction]) -> set[int]:
+    """Places of the backwards, or weight gradients, with which a rank ends its chunks, with no forward beside them."""
     ends = (BACKWARD, BACKWARD_WEIGHT)
-    return {part.chunk: part.microbatch for one in order for part in one.parts if part.kind in ends}
+    last = {part.chunk: part.microbatch for one in order for part in one.parts if part.kind in ends}
+    return {i for i, one in enumerate(order) if one.kind in ends and one.microbatch == last[one.chunk]}
 
 
 def schedule_names() -> tuple[str, ...]:

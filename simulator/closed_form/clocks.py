@@ -14,13 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.model.power.governor import REMEMBERED, clock_of_rising
 from joulecast.simulator.fluid.governor import CLOCK_TO_AVERAGE, POWER_PER_CLOCK
-
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Rounds of clocks and waits; they agree to 0.01 % after three.
 ROUNDS = 5
@@ -54,7 +51,7 @@ class Board:
     settled_w: Array
     burst_w: Array
     top_mhz: Array
-    governed: NDArray[np.bool_]
+    governed: Bool
     slow_s: float
     fast_s: float
 

@@ -15,11 +15,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.simulator.schedules import Schedule
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 Clocks = NDArray[np.uint8]
 Backend = Literal["numpy", "numba"]
 
@@ -65,7 +64,7 @@ class Evaluator:
     levels: tuple[Int, ...]
     last: Int
     duration_ns: Int
-    extra_j: Float
+    extra_j: Array
     wait_power_w: float
 
     @property
@@ -73,7 +72,7 @@ class Evaluator:
         """Number of instructions of a plan."""
         return len(self.order)
 
-    def evaluate(self, clock_index: ArrayLike, *, backend: Backend = "numpy") -> tuple[Int, Float]:
+    def evaluate(self, clock_index: ArrayLike, *, backend: Backend = "numpy") -> tuple[Int, Array]:
         """Iteration time and energy of every plan.
 
         Parameters
@@ -105,7 +104,7 @@ class Evaluator:
             raise InputError("a clock index lies outside the tables of the evaluator")
         return time, extra + self.wait_power_w * 1e-9 * time
 
-    def _vectorised(self, blocks: Clocks) -> tuple[Int, Float]:
+    def _vectorised(self, blocks: Clocks) -> tuple[Int, Array]:
         n = self.instructions
         time = np.empty((len(blocks), BLOCK), dtype=np.int64)
         extra = np.empty((len(blocks), BLOCK))
@@ -123,7 +122,7 @@ class Evaluator:
             extra[b] = self.extra_j.ravel()[entry].sum(axis=0)
         return time, extra
 
-    def _compiled(self, blocks: Clocks) -> tuple[Int, Float]:
+    def _compiled(self, blocks: Clocks) -> tuple[Int, Array]:
         from joulecast.simulator.closed_form.evaluator_kernels import evaluate_blocks
 
         tables = (self.duration_ns, self.extra_j)
@@ -197,8 +196,8 @@ def make_evaluator(
 
 
 def _tables(
-    schedule: Schedule, kind: Int, duration_ns: ArrayLike, energy_j: ArrayLike, wait_power_w: Float
-) -> tuple[Int, Int, Float]:
+    schedule: Schedule, kind: Int, duration_ns: ArrayLike, energy_j: ArrayLike, wait_power_w: Array
+) -> tuple[Int, Int, Array]:
     """Row of each flat instruction, and per row (a type on a rank) the duration and the energy above waiting."""
     duration = np.atleast_2d(np.asarray(duration_ns, dtype=np.int64))
     energy = np.atleast_2d(np.asarray(energy_j, dtype=np.float64))

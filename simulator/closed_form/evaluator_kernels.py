@@ -6,8 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
+from joulecast.arrays import Array, Int
 
 
 @njit(cache=True)
@@ -20,8 +19,8 @@ def evaluate_blocks(
     latency_ns: Int,
     last: Int,
     duration_ns: Int,
-    extra_j: Float,
-) -> tuple[Int, Float]:
+    extra_j: Array,
+) -> tuple[Int, Array]:
     """Time and energy above waiting of every plan; see :class:`joulecast.simulator.closed_form.evaluator.Evaluator`."""
     n_blocks, n, width = blocks.shape
     time = np.zeros((n_blocks, width), dtype=np.int64)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.power.limits import group_limit_share
 from joulecast.simulator.closed_form.clocks import Board, Settled, settle
@@ -24,8 +24,6 @@ from joulecast.simulator.closed_form.tabulated import Parts
 from joulecast.simulator.closed_form.work import Work, work_of
 from joulecast.simulator.plan_file.gpu import gpu_of
 from joulecast.simulator.plan_file.plan import Plan
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.errors import GuardError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w
@@ -18,8 +18,6 @@ from joulecast.simulator.plan_file.plan import Plan
 if TYPE_CHECKING:
     from joulecast.simulator.closed_form.forecast import ClosedForm
 
-Array = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 #: Relative tolerance of what must be equal.
 TOLERANCE = 1e-9

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.plan_file.parts import Cluster, Overlap, Parallelism, Power, Schedule, Workload
 from joulecast.simulator.plan_file.placement import ends_fabric, ranks_in_step
@@ -24,8 +24,6 @@ from joulecast.simulator.schedules import (
     PAIRS,
     TWO_WAY,
 )
-
-Array = NDArray[np.float64]
 
 
 class Place(NamedTuple):

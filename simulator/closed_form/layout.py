@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.simulator.closed_form.keys import pace_key
 from joulecast.simulator.closed_form.shape import Shape, in_phases, shape_of
 from joulecast.simulator.closed_form.tabulated import Parts
 from joulecast.simulator.fluid.prepared import board_limits_w
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import FORWARD_BACKWARD, PAIRS, SPLITS_BACKWARD, build_schedule
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 
 @lru_cache(maxsize=4096)
@@ -29,9 +26,9 @@ def _pairs_of_chunks(name: str, ranks: int, microbatches: int, chunks: int) -> t
     return tuple(tuple(count[chunk] for chunk in range(chunks)) for count in counted)
 
 
-def _often(plans: Sequence[Plan], shapes: Sequence[Shape]) -> Float:
+def _often(plans: Sequence[Plan], shapes: Sequence[Shape]) -> Array:
     """How often each stage row's instructions run in an iteration, shape ``(kinds, q)``."""
-    rows: list[Float] = []
+    rows: list[Array] = []
     kinds = 4 if any(plan.schedule.name in PAIRS for plan in plans) else 3
     for plan, shape in zip(plans, shapes, strict=True):
         often = np.zeros((kinds, len(shape.places)))
@@ -81,8 +78,6 @@ class Layout:
         Row above each row.
     ranks
         Ranks of each kind, shape ``(r,)``.
-    chunks
-        Chunks that each stage row stands for, shape ``(q,)``.
     often
         How often a stage row's forward, backward, weight gradient and, where a plan has them, forward with a backward
         beside it run in an iteration, shape ``(3 or 4, q)``.
@@ -103,13 +98,12 @@ class Layout:
     first_stage_row: Int
     plan_of_rank: Int
     rank_of_stage: Int
-    ranks: Float
-    chunks: Float
-    often: Float
+    ranks: Array
+    often: Array
     first_chunk: Int
     last_chunk: Int
     first_rank: Int
-    limit_w: Float
+    limit_w: Array
     stages: DistinctRows
     tails: DistinctRows
 
@@ -141,7 +135,6 @@ def lay_out(plans: Sequence[Plan], parts: Parts) -> Layout:
         plan_of_rank=plan_of_rank,
         rank_of_stage=rank_of_stage,
         ranks=joined("ranks").astype(np.float64),
-        chunks=joined("chunks").astype(np.float64),
         often=_often(plans, shapes),
         first_chunk=joined("first_chunk") + np.repeat(first_stage_row, ranks),
         last_chunk=joined("last_chunk") + np.repeat(first_stage_row, ranks),
@@ -158,7 +151,7 @@ def recipes_of(plan: Plan, parts: Parts) -> tuple[list[int], list[int]]:
     return [stage(place) for place in shape.places], [tail(kind.whole) for kind in shape.kinds]
 
 
-def _alike(plans: Sequence[Plan], plan_of_rank: Int, limit_w: Float) -> Int:
+def _alike(plans: Sequence[Plan], plan_of_rank: Int, limit_w: Array) -> Int:
     """Number that rank rows share whose boards run equal parts alike, shape ``(r,)``; where clocks are set, none do.
 
     ``plan_of_rank`` is the plan of every rank row.

@@ -11,34 +11,29 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.simulator.closed_form.keys import kind_number, with_whole_backward
 from joulecast.simulator.closed_form.layout import Layout
 from joulecast.simulator.closed_form.shape import RankKind
 from joulecast.simulator.closed_form.tabulated import Parts, Tails
-from joulecast.simulator.instructions.overlap import lost_beside
+from joulecast.simulator.instructions.overlap import blocks_of, lost_beside
 from joulecast.simulator.instructions.overlapped_buckets import CARRIED, beyond_s
 from joulecast.simulator.instructions.replicas import overlapped_buckets, stage_tensors
 from joulecast.simulator.instructions.tables import kernels_of
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import (
-    BACKWARD,
-    BACKWARD_WEIGHT,
     FORWARD,
     OPTIMIZER,
     PAIRS,
     Instruction,
     build_schedule,
-    first_microbatches,
-    last_microbatches,
+    first_forwards,
+    last_backwards,
 )
-
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Rounds of as many micro-batches as there are ranks that stand for an iteration.
 ROUNDS = 2
@@ -209,13 +204,12 @@ def _items(plan: Plan, kind: RankKind, tails: Tails, order: _Order, parts: Parts
         impl = implementation_of(plan)
         chunks = [stage_tensors(plan, impl, stage) for stage in plan.stages_of_rank(kind.rank)]
         found = overlapped_buckets(plan, impl, kind.rank, order.instructions, chunks)
-        blocks = found[0].operator.ctas if found else None
         return _Items(
             operator=[travelling.number(item.operator) for item in found],
             buckets=[item.buckets for item in found],
             mark=[item.position for item in found],
             gathers=tuple(item.gathers for item in found),
-            ctas=float(blocks or parts.gpu["collective.default_ctas"]),
+            ctas=blocks_of(found[0].operator, parts.gpu) if found else 0.0,
         )
 
     return parts.cached((tails, kind.rank == 0, kind.places, kind.place_of_chunk, order.marks), make)
@@ -231,18 +225,12 @@ def _rounds(plan: Plan) -> int:
 @lru_cache(maxsize=4096)
 def _order(name: str, stages: int, microbatches: int, chunks: int, rank: int) -> _Order:
     order = _ranks(name, stages, microbatches, chunks)[rank][:-1]
-    first, last = first_microbatches(order), last_microbatches(order)
     numbers: dict[tuple[int, int], int] = {}
     row = [numbers.setdefault((kind_number(one.kind, pairs=name in PAIRS), one.chunk), len(numbers)) for one in order]
     before = np.zeros((len(order), len(numbers)))
     before[np.arange(len(order)), row] = 1.0
     before = before.cumsum(0)
-    marked = [
-        place
-        for place, one in enumerate(order)
-        if (one.kind == FORWARD and one.microbatch == first[one.chunk])
-        or (one.kind in (BACKWARD, BACKWARD_WEIGHT) and one.microbatch == last[one.chunk])
-    ]
+    marked = sorted(first_forwards(order) | last_backwards(order))
     return _Order(
         kinds=tuple(kind for kind, _ in numbers),
         chunks=tuple(chunk for _, chunk in numbers),

@@ -10,13 +10,10 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.power.governor import REMEMBERED, clock_between
 from joulecast.simulator.closed_form.clocks import grid_positions, row_starts
-
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 def tables_at_mean_clock(tables: Array, clocks_mhz: Array, fast_s: float) -> Array:

@@ -24,9 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array, Int
 
 #: Most values of one array of windows of ranks, which stays in a core's cache.
 MOST_VALUES = 32_768
@@ -168,7 +167,7 @@ def _later_max(values: Array) -> Array:
     return np.asarray(np.maximum.accumulate(values[..., ::-1], axis=-1)[..., ::-1])
 
 
-def _passing_from_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> Array:
+def _passing_from_s(work_s: Array, delay_s: Array, count: Int) -> Array:
     """Time in which micro-batches pass the slowest window of ranks from each rank on, shape ``(n, p)``.
 
     ``count`` of them, shape ``(n, p)`` or ``(n, 1)``.
@@ -178,7 +177,7 @@ def _passing_from_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> 
     return np.concatenate([_passing_of_some_s(work_s[own], delay_s[own], count[own]) for own in some])
 
 
-def _passing_of_some_s(work_s: Array, delay_s: Array, count: NDArray[np.int64]) -> Array:
+def _passing_of_some_s(work_s: Array, delay_s: Array, count: Int) -> Array:
     """The same of few plans, with every size of window at once: shape ``(sizes, n, p)``."""
     plans, ranks = work_s.shape
     total = np.zeros((plans, ranks + 1))

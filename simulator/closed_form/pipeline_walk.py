@@ -18,15 +18,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.errors import GuardError
 from joulecast.simulator.closed_form.keys import kind_number
 from joulecast.simulator.fluid.rendezvous import listed_transfers
 from joulecast.simulator.schedules import BOTH_ENDS, PAIRS, Schedule, build_schedule
-
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Kinds of instructions, and those of schedules with pairs.
 KINDS, KINDS_OF_PAIRS = 3, 5
@@ -152,7 +149,7 @@ def _walk(order: Order, durations_s: Array, transfer_s: Array, remembered_s: flo
     return Walked(end[last[0]], (begin[first] + end[last[0]] - end[last]).T, remembered, pieces)
 
 
-def _before_waits_s(work_s: Array, waits: NDArray[np.bool_], first: Int) -> Array:
+def _before_waits_s(work_s: Array, waits: Bool, first: Int) -> Array:
     """Work of a rank from its last wait to those where it ``waits``, 0 elsewhere; all of shape ``(i, n)``."""
     done = work_s.cumsum(0) - work_s
     begun = waits.copy()

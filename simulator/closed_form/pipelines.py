@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
@@ -34,10 +34,6 @@ from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.program import stage_transfers
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BOTH_ENDS, SHIPPED
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
-
 
 #: Share of the most demanding kind's power from which on another kind is held as it is.
 NEARLY = 0.98
@@ -97,7 +93,7 @@ class Pipelines:
             pauses,
         )
 
-    def _of_most(self, each_w: Float, starts: Int) -> tuple[Float, Float]:
+    def _of_most(self, each_w: Array, starts: Int) -> tuple[Array, Array]:
         """Time of an instruction of the most demanding kind of each rank row's work, and its share of all, ``(r,)``."""
         index, rank = self._layout.stages.index, self._layout.rank_of_stage
         power, time = each_w[:, index, -1], self._work.stages.time_s[:, index, -1]
@@ -107,32 +103,32 @@ class Pipelines:
         share = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
         return np.maximum.reduceat(own_s.max(0), starts), share
 
-    def _pieces(self) -> tuple[Float, Float]:
+    def _pieces(self) -> tuple[Array, Array]:
         """Pieces of each rank row's work, and their time as far as the board looks back."""
         rounds, pieces = (self._mean_of_kinds(of) for of in (self._counted, self._pieces_s))
         every = (self._microbatches * self._chunks)[self._layout.plan_of_rank]
         return np.where(np.isnan(rounds), every, np.maximum(rounds, 1.0)), pieces
 
-    def _mean_of_kinds(self, of_ranks: Float) -> Float:
+    def _mean_of_kinds(self, of_ranks: Array) -> Array:
         """Mean over the ranks that each rank row stands for, from values of every plan's ranks."""
         total = np.zeros(len(self._layout.ranks))
         for _, plans, ranks in self._groups:
             np.add.at(total, ranks, of_ranks[plans, : ranks.shape[1]])
         return np.asarray(total / self._layout.ranks)
 
-    def of_iteration(self, stage: Float, tail: Float, settled: Settled) -> Float:
+    def of_iteration(self, stage: Array, tail: Array, settled: Settled) -> Array:
         """Sum over an iteration of distinct stages ``(k, u, c)`` and tails ``(r, c)``, at settled clocks, ``(r,)``."""
         clock = settled.clock_mhz[self._layout.rank_of_stage]
         once = [interpolated(kind, self._clocks, clock, self._layout.stages.index) for kind in stage]
-        of_work: Float = self._spent(np.array(once)).sum(0)
+        of_work: Array = self._spent(np.array(once)).sum(0)
         return of_work + interpolated(tail, self._clocks, settled.tail_clock_mhz)
 
-    def time_s(self, clock_mhz: Float, tail_clock_mhz: Float) -> Float:
+    def time_s(self, clock_mhz: Array, tail_clock_mhz: Array) -> Array:
         """Length of every plan's iteration at clocks of work and tail, shape ``(r,)`` [s]."""
         clock, tail_clock = (grid_positions(self._clocks, mhz) for mhz in (clock_mhz, tail_clock_mhz))
         return self._lengths(self._stages(clock), *self._ends(tail_clock))
 
-    def waits(self, clock: GridPositions, tail_clock: GridPositions) -> tuple[Float, Float]:
+    def waits(self, clock: GridPositions, tail_clock: GridPositions) -> tuple[Array, Array]:
         """What each rank row waits for slower ranks in the steady state, and while the pipeline fills and drains."""
         layout = self._layout
         stages, (tail, drain) = self._stages(clock), self._ends(tail_clock)
@@ -143,29 +139,29 @@ class Pipelines:
         short = np.minimum(pace - work, wait)
         return short, wait - short
 
-    def _stages(self, clock: GridPositions) -> Float:
+    def _stages(self, clock: GridPositions) -> Array:
         """Forward, backward, weight gradient and pair of each stage row, shape ``(k, q)`` [s]."""
         return clock.take(self._layout.rank_of_stage).interpolate(self._work.stages.time_s, self._stage_starts)
 
-    def _ends(self, clock: GridPositions) -> tuple[Float, Float]:
+    def _ends(self, clock: GridPositions) -> tuple[Array, Array]:
         """Tail of each rank row, and what of it the rank before waits for, each of shape ``(r,)`` [s]."""
         tail = clock.interpolate(self._work.tails.time_s, self._rank_starts)
         drain = clock.interpolate(self._work.drain_s, self._rank_starts) if self._drains else np.zeros_like(tail)
         return tail, drain
 
-    def _spent(self, stages: Float) -> Float:
+    def _spent(self, stages: Array) -> Array:
         """What each rank row does of each kind in an iteration, from stage rows' ``(k, q)``: shape ``(k, r)``."""
         layout = self._layout
         of = (np.bincount(layout.rank_of_stage, part, len(layout.ranks)) for part in layout.often * stages)
         return np.array(list(of), np.float64)
 
-    def _lengths(self, stages: Float, tail_s: Float, drain_s: Float) -> Float:
+    def _lengths(self, stages: Array, tail_s: Array, drain_s: Array) -> Array:
         out = np.empty(len(self._microbatches))
         for name, plans, times in self._times(stages, tail_s, drain_s):
             out[plans] = iteration_time_s(name, times)
         return out
 
-    def _times(self, stages: Float, tail_s: Float, drain_s: Float) -> Iterator[tuple[str, Int, StageTimes]]:
+    def _times(self, stages: Array, tail_s: Array, drain_s: Array) -> Iterator[tuple[str, Int, StageTimes]]:
         """Times of plans with one schedule and number of ranks, with the schedule and the plans."""
         layout = self._layout
         work = self._spent(stages) / self._microbatches[layout.plan_of_rank]
@@ -215,7 +211,7 @@ class Pipelines:
             for order, own in groups.items()
         ]
 
-    def _walk(self, stages: Float) -> None:
+    def _walk(self, stages: Array) -> None:
         """How much longer pipelines are of which no formula holds, and how they wait, from :meth:`_stages`."""
         if not self._walked:
             return
@@ -253,7 +249,7 @@ def _is_walked(plan: Plan) -> bool:
     return name == "zb-h1"
 
 
-def transfers_s(plans: Sequence[Plan], parts: Parts) -> Float:
+def transfers_s(plans: Sequence[Plan], parts: Parts) -> Array:
     """Mean time of a transfer from one of a plan's stages to the next, 0 with one stage [s]."""
     return np.array([parts.cached(transfer_key(plan), partial(_transfer_s, plan, parts)) for plan in plans])
 

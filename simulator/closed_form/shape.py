@@ -8,14 +8,12 @@ from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Int
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.simulator.closed_form.keys import Place
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import PAIRS
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w, wait_power_w
@@ -46,7 +46,6 @@ from joulecast.simulator.schedules import (
     Instruction,
 )
 
-Array = NDArray[np.float64]
 T = TypeVar("T")
 
 #: A sum of parts: rows of :class:`Parts` and how often each counts.
@@ -125,8 +124,6 @@ class Parts:
         self.tail_recipes: list[Recipe] = []
         self.drain_recipes: list[Recipe] = []
         self._rows: dict[_Part, int] = {_Part((), False, 0.0): 0}
-        self._stages: dict[object, Stages] = {}
-        self._tails: dict[object, Tails] = {}
         self._tables: dict[float, list[Tabulated]] = {}
         self._cache: dict[object, Any] = {}
 
@@ -136,19 +133,15 @@ class Parts:
     def stages_of(self, plan: Plan) -> Stages:
         """A plan's stages."""
         split, beside_transfers = plan.schedule.name in SPLITS_BACKWARD, transfers_wait_on_sms(plan)
-        key = (stage_key(plan), split, beside_transfers, plan.schedule.name in PAIRS)
-        if key not in self._stages:
-            kinds = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT) if split else (FORWARD, BACKWARD)
-            self._stages[key] = Stages(self, stage_plan(plan), kinds, beside_transfers)
-        return self._stages[key]
+        key = (Stages, stage_key(plan), split, beside_transfers, plan.schedule.name in PAIRS)
+        kinds = (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT) if split else (FORWARD, BACKWARD)
+        return self.cached(key, lambda: Stages(self, stage_plan(plan), kinds, beside_transfers))
 
     def tails_of(self, plan: Plan) -> Tails:
         """What follows the last backward on a plan's ranks."""
         split = plan.schedule.name in SPLITS_BACKWARD
-        key = (tail_key(plan), split, plan.schedule.name if plan.schedule.name in BOTH_ENDS else "")
-        if key not in self._tails:
-            self._tails[key] = Tails(self, tail_plan(plan), split)
-        return self._tails[key]
+        key = (Tails, tail_key(plan), split, plan.schedule.name if plan.schedule.name in BOTH_ENDS else "")
+        return self.cached(key, lambda: Tails(self, tail_plan(plan), split))
 
     def cached(self, key: object, make: Callable[[], T]) -> T:
         """What ``make`` returns, called once for each key."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.limits import group_limit_share, held_clock_mhz
 from joulecast.simulator.closed_form.clocks import interpolated
@@ -27,45 +27,39 @@ from joulecast.simulator.instructions.tables import at_pace
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, FORWARD_BACKWARD, OPTIMIZER
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
-Bool = NDArray[np.bool_]
-
 #: Kinds of instructions of a stage: forward, backward, weight gradient, and the first two in one.
 KINDS = (FORWARD, BACKWARD, BACKWARD_WEIGHT, FORWARD_BACKWARD)
 #: Stages whose kinds settle in one call: their tables stay in a core's cache.
 STAGES_AT_ONCE = 64
 
 
-@dataclass(frozen=True, eq=False)
 class Amounts:
-    """What rows of instructions take at every clock; all of shape ``(…, rows, c)``.
+    """What rows of instructions take at every clock: views of one array ``values``, each of shape ``(…, rows, c)``.
 
     Attributes
     ----------
     time_s
         How long they take [s].
-    exposed_s
-        Communication without compute beside it in that time [s].
     energy_j
         Energy of a GPU [J].
+    exposed_s
+        Communication without compute beside it in that time [s].
     clock_mhz
         Mean clock of the kernels where parts of the GPU are limited, else 0 [MHz].
     """
 
-    time_s: Array
-    exposed_s: Array
-    energy_j: Array
-    clock_mhz: Array
+    def __init__(self, values: Array) -> None:
+        self.values = values
+        self.time_s, self.energy_j, self.exposed_s, self.clock_mhz = values
 
     @classmethod
     def zeros(cls, *shape: int) -> Amounts:
         """Nothing yet."""
-        return cls(*(np.zeros(shape) for _ in range(4)))
+        return cls(np.zeros((4, *shape)))
 
-    def __getitem__(self, index: int | Int) -> Amounts:
-        """Those of one kind of instruction, which share the arrays, or copies of some rows."""
-        return Amounts(self.time_s[index], self.exposed_s[index], self.energy_j[index], self.clock_mhz[index])
+    def __getitem__(self, kind: int) -> Amounts:
+        """Those of one kind of instruction, in the same array."""
+        return Amounts(self.values[:, kind])
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +109,7 @@ def work_of(plans: Sequence[Plan], layout: Layout, parts: Parts) -> Work:
     held = _held_clocks(plans, layout, parts, stages, tails)
     locked = _holds_locks(plans, layout, highest, held)
     _keep_pace(stages, tails, plans, layout, parts, highest, held, locked)
-    tails, drain_s = tails[layout.tails.index], drain_s[layout.tails.index]
+    tails, drain_s = Amounts(tails.values.take(layout.tails.index, axis=1)), drain_s[layout.tails.index]
     for added in overlapped_communication(plans, layout, parts, stages.time_s):
         tails.time_s[added.rows] += added.time_s
         tails.exposed_s[added.rows] += added.exposed_s
@@ -196,14 +190,8 @@ def _held_clocks(plans: Sequence[Plan], layout: Layout, parts: Parts, stages: Am
     for rank in np.flatnonzero(np.array([is_locked(plan) for plan in plans])[layout.plan_of_rank]).tolist():
         plan = plans[layout.plan_of_rank[rank]]
         own, tail = np.flatnonzero(layout.stages.rank == rank), layout.tails.index[rank]
-        time, energy, exposed = (
-            np.concatenate([of.reshape(-1, len(parts.clocks_mhz)), after[tail][None]])
-            for of, after in (
-                (stages.time_s[:, own], tails.time_s),
-                (stages.energy_j[:, own], tails.energy_j),
-                (stages.exposed_s[:, own], tails.exposed_s),
-            )
-        )
+        rows = stages.values[:, :, own].reshape(4, -1, len(parts.clocks_mhz))
+        time, energy, exposed, _ = np.concatenate([rows, tails.values[:, tail, None]], axis=1)
         waiting = _waiting_s(time - exposed, lag_of_cards(plan, parts.clocks_mhz, parts.gpu), parts)
         time, energy = time + waiting, energy + waiting * parts.waiting_w
         runs = np.append(often[:, own].ravel(), 0.0)
@@ -279,17 +267,13 @@ def _let_kinds_settle(
     free &= ~locked[plan_of_stage]
     phases = np.array([in_phases(plan) for plan in plans])[plan_of_stage]
     apart = stages.time_s[KINDS.index(BACKWARD_WEIGHT), :, 0] > 0
-    values = (stages.time_s, stages.energy_j, stages.exposed_s, stages.clock_mhz)
     limit_w = layout.limit_w[layout.stages.rank]
     straddle = _straddles(stages, limit_w, parts.gpu) & ~phases
     for rows, fast_s in ((free & (apart | straddle), parts.gpu["governor.fast_s"]), (free & phases, 0.0)):
         numbers = np.flatnonzero(rows)
         for start in range(0, len(numbers), STAGES_AT_ONCE):
             some = numbers[start : start + STAGES_AT_ONCE]
-            own = np.stack([of[:, some] for of in values])
-            settled = tables_at_mean_clock(own, parts.clocks_mhz, fast_s)
-            for of, made in zip(values, settled, strict=True):
-                of[:, some] = made
+            stages.values[:, :, some] = tables_at_mean_clock(stages.values.take(some, axis=2), parts.clocks_mhz, fast_s)
 
 
 def _straddles(stages: Amounts, limit_w: Array, gpu: GpuModel) -> Bool:

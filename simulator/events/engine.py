@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment, Event
 
+from joulecast.arrays import Int
 from joulecast.errors import GuardError
 from joulecast.simulator.events.segment_program import Program
 from joulecast.simulator.events.segments import STREAMS
-
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +42,11 @@ class RankKernels:
     instruction: Int
     segment: Int
     kernel: Int
+
+    @property
+    def first(self) -> Int:
+        """First kernel of each instruction, every one of which has some."""
+        return np.flatnonzero(np.diff(self.instruction, prepend=-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +91,12 @@ def simulate(program: Program, *, kernels: bool = False) -> EngineResult:
     state.env.run()
     state.check_finished()
     details = [_expand(program, rank, state.run_start[rank]) for rank in range(program.ranks)]
-    bounds = [_instruction_bounds(d, len(program.segment_of[r])) for r, d in enumerate(details)]
     offsets = program.offsets
     sent = [np.array(state.sent[offsets[r] : offsets[r + 1]], dtype=np.int64) for r in range(program.ranks)]
     return EngineResult(
-        time_ns=max(int(end.max(initial=0)) for _, end in bounds),
-        start_ns=tuple(start for start, _ in bounds),
-        end_ns=tuple(end for _, end in bounds),
+        time_ns=max(int(d.end_ns.max(initial=0)) for d in details),
+        start_ns=tuple(np.minimum.reduceat(d.start_ns, d.first) for d in details),
+        end_ns=tuple(np.maximum.reduceat(d.end_ns, d.first) for d in details),
         sent_ns=tuple(sent),
         kernels=tuple(details) if kernels else (),
     )
@@ -107,7 +110,7 @@ class _State:
         self.program = program
         self.outputs = program.outputs
         total = program.offsets[-1]
-        self.missing = [len(i) for i in program.inputs]
+        self.missing: list[int] = np.bincount(program.target, minlength=total).tolist()
         self.arrival = [0] * total
         self.sent = [0] * total
         self.waiting_for_input: dict[int, Event] = {}
@@ -198,8 +201,3 @@ def _expand(program: Program, rank: int, run_start: list[int]) -> RankKernels:
         kernel[place] = np.arange(len(segment))
     instruction = np.repeat(np.arange(len(order)), size[order])
     return RankKernels(start, start + duration, stream, instruction, order[instruction], kernel)
-
-
-def _instruction_bounds(kernels: RankKernels, instructions: int) -> tuple[Int, Int]:
-    first = np.searchsorted(kernels.instruction, np.arange(instructions))
-    return np.minimum.reduceat(kernels.start_ns, first), np.maximum.reduceat(kernels.end_ns, first)

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Int
 from joulecast.errors import GuardError
 from joulecast.simulator.events.segment_program import Program
 from joulecast.simulator.events.segments import STREAMS
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Relative rounding that sums of energies, and shares of a resource, may have.
 ENERGY_TOLERANCE, SHARE_TOLERANCE = 1e-9, 1e-9
-
-Int = NDArray[np.int64]
 
 
 @contextmanager
@@ -111,17 +110,13 @@ def check_causality(program: Program, result: EngineResult) -> None:
 
 def _outputs(program: Program, rank: int, kernels: RankKernels) -> Int:
     output = np.array([program.segments[s].output_kernel for s in program.segment_of[rank]], dtype=np.int64)
-    ends: Int = kernels.end_ns[_first_kernels(kernels, len(output)) + output]
+    ends: Int = kernels.end_ns[kernels.first + output]
     return ends
-
-
-def _first_kernels(kernels: RankKernels, instructions: int) -> Int:
-    return np.asarray(np.searchsorted(kernels.instruction, np.arange(instructions)), dtype=np.int64)
 
 
 def _check_waits(program: Program, rank: int, kernels: RankKernels, arrival: Int) -> None:
     order = np.array(program.segment_of[rank], dtype=np.int64)
-    first = _first_kernels(kernels, len(order))
+    first = kernels.first
     for s in np.unique(order):
         segment, at = program.segments[s], np.flatnonzero(order == s)
         waits = np.flatnonzero(segment.wait >= 0)

@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from joulecast.arrays import Int
 from joulecast.errors import InputError
-from joulecast.simulator.events.segments import Int, Segment
-from joulecast.simulator.schedules import Instruction, Schedule
+from joulecast.simulator.events.segments import Segment
+from joulecast.simulator.schedules import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,21 +21,21 @@ class Program:
 
     Attributes
     ----------
+    schedule
+        Gives order of execution.
     segments
         Distinct segments.
     segment_of
-        Per rank, the index into ``segments`` of each instruction, in order of execution.
-    instructions
-        The same instructions by kind, micro-batch and chunk.
+        Per rank and instruction of the schedule, the index into ``segments``.
     source, target
         Flat indices of instructions, shape ``(e,)``: ``target`` needs the output of ``source``.
     latency_ns
         Time from the end of the source's output kernel to arrival, shape ``(e,)`` [ns].
     """
 
+    schedule: Schedule
     segments: tuple[Segment, ...]
     segment_of: tuple[tuple[int, ...], ...]
-    instructions: tuple[tuple[Instruction, ...], ...]
     source: Int
     target: Int
     latency_ns: Int
@@ -44,10 +45,10 @@ class Program:
         """Number of pipeline ranks."""
         return len(self.segment_of)
 
-    @cached_property
+    @property
     def offsets(self) -> tuple[int, ...]:
         """Flat index of each rank's first instruction, and the total number at the end."""
-        return tuple(int(n) for n in np.cumsum([0, *(len(order) for order in self.segment_of)]))
+        return self.schedule.offsets
 
     @property
     def kernels(self) -> int:
@@ -61,14 +62,6 @@ class Program:
         for s, t, latency in zip(self.source.tolist(), self.target.tolist(), self.latency_ns.tolist(), strict=True):
             out[s].append((t, latency))
         return tuple(tuple(o) for o in out)
-
-    @cached_property
-    def inputs(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per flat instruction, whose output it needs: (source, latency [ns])."""
-        needs: list[list[tuple[int, int]]] = [[] for _ in range(self.offsets[-1])]
-        for s, t, latency in zip(self.source.tolist(), self.target.tolist(), self.latency_ns.tolist(), strict=True):
-            needs[t].append((s, latency))
-        return tuple(tuple(n) for n in needs)
 
 
 def make_program(
@@ -100,4 +93,4 @@ def make_program(
         raise InputError(f"a program names a segment outside its {len(segments)}")
     if latency.size and latency.min() < 0:
         raise InputError("a transfer's latency must not be negative")
-    return Program(tuple(segments), order, schedule.ranks, edges.source, edges.target, latency)
+    return Program(schedule, tuple(segments), order, edges.source, edges.target, latency)

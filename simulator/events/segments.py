@@ -14,13 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.model.kernels.operators import Operator
 
 COMPUTE, COMMUNICATION = 0, 1
 STREAMS = 2
-
-Int = NDArray[np.int64]
 
 
 class Run(NamedTuple):
@@ -65,7 +64,7 @@ class Segment:
     wait: NDArray[np.int32]
     output_kernel: int
     names: tuple[str, ...] = ()
-    power_w: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    power_w: Array = field(default_factory=lambda: np.zeros((0, 0)))
     operators: tuple[Operator | None, ...] = ()
 
     def __len__(self) -> int:

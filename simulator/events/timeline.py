@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.extras import require
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from joulecast.simulator.events.engine import RankKernels
     from joulecast.simulator.events.segment_program import Program
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Share by which a whole number of steps may come out longer.
 ROUNDING = 1e-12
@@ -56,7 +55,7 @@ class PowerProfile:
     """
 
     time_ns: Int
-    power_w: Float
+    power_w: Array
 
     @property
     def energy_j(self) -> float:
@@ -69,7 +68,7 @@ class PowerProfile:
         span = int(self.time_ns[-1] - self.time_ns[0])
         return self.energy_j / (span * 1e-9) if span else 0.0
 
-    def resampled(self, step_s: float) -> tuple[Float, Float]:
+    def resampled(self, step_s: float) -> tuple[Array, Array]:
         """Mean power in equal steps: (start of each step [s], power [W]); the last may end in nothing."""
         steps = math.ceil((self.time_ns[-1] - self.time_ns[0]) * 1e-9 / step_s * (1.0 - ROUNDING))
         edges = self.time_ns[0] * 1e-9 + step_s * np.arange(steps + 1)
@@ -121,7 +120,7 @@ class Timeline:
     names: tuple[str, ...]
     instruction_names: tuple[str, ...]
     components: tuple[str, ...]
-    power_w: Float
+    power_w: Array
     base_power_w: float = 0.0
     wait_power_w: float = 0.0
 
@@ -130,7 +129,7 @@ class Timeline:
         """Length of the timeline [s]."""
         return (self.finish_ns - self.begin_ns) * 1e-9
 
-    def changes(self, value: Float) -> tuple[Int, Float]:
+    def changes(self, value: Array) -> tuple[Int, Array]:
         """Changes of the sum over running intervals of ``value``, shape ``(n, k)``, at distinct times in order."""
         running = self.end_ns > self.start_ns
         value = value[running]
@@ -165,7 +164,7 @@ class Timeline:
         ledger[WAITING] = self.wait_power_w * (self.finish_ns - self.begin_ns - self.busy_ns) * 1e-9
         return ledger
 
-    def energy_by_instruction_j(self) -> Float:
+    def energy_by_instruction_j(self) -> Array:
         """Energy of the intervals of each instruction, without base and waiting, shape ``(instructions,)`` [J]."""
         energy = (self.end_ns - self.start_ns) * 1e-9 * self.power_w.sum(axis=1)
         ledger = np.zeros(len(self.instruction_names))
@@ -219,7 +218,7 @@ def timeline_of_kernels(
     """
     first_name = [0]
     names: list[str] = []
-    powers: list[Float] = []
+    powers: list[Array] = []
     for segment in program.segments:
         names += segment.names or [f"kernel {i}" for i in range(len(segment))]
         first_name.append(len(names))
@@ -238,7 +237,7 @@ def timeline_of_kernels(
         instruction=kernels.instruction,
         name=kernel,
         names=tuple(names),
-        instruction_names=tuple(f"{i.kind} {i.microbatch}.{i.chunk}" for i in program.instructions[rank]),
+        instruction_names=tuple(f"{i.kind} {i.microbatch}.{i.chunk}" for i in program.schedule.ranks[rank]),
         components=tuple(components),
         power_w=np.concatenate(powers)[kernel],
         base_power_w=base_power_w,

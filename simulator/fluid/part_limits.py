@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import GuardError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.component_power import by_part, under_limits, waiting_power_w
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from joulecast.simulator.fluid.prepared import Prepared
     from joulecast.simulator.fluid.steady_state import SteadyState
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Relative tolerance of the guard.
 TOLERANCE = 1e-9

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from joulecast.arrays import Array, Int
 
 if TYPE_CHECKING:
     from joulecast.simulator.fluid.simulation import FluidResult
     from joulecast.simulator.fluid.steady_state import SteadyState
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Step where it can be chosen [s], and the least and the most steps.
 STEP_S, LEAST_STEPS, MOST_STEPS = 10e-3, 60, 20_000
@@ -40,8 +39,8 @@ class PowerOverTime:
     """
 
     step_s: float
-    power_w: Float
-    iteration_w: Float | None = None
+    power_w: Array
+    iteration_w: Array | None = None
 
     @property
     def mean(self) -> PowerOverTime:
@@ -49,7 +48,7 @@ class PowerOverTime:
         mean = self.power_w.mean(axis=0) if self.iteration_w is None else self.iteration_w
         return PowerOverTime(self.step_s * len(self.power_w), mean[None, :])
 
-    def group_w(self, gpus_of_stage: Int) -> Float:
+    def group_w(self, gpus_of_stage: Int) -> Array:
         """Power of groups of GPUs in step, shape ``(steps, groups)`` [W].
 
         ``gpus_of_stage`` counts the GPUs of every stage in each group, shape ``(groups, stages)``.
@@ -64,10 +63,15 @@ def power_of_iterations(steady: SteadyState) -> PowerOverTime:
         mean = steady.energy_j() / steady.step_time_s
         return replace(power_by_ticks(result, steady.warm_up), iteration_w=mean)
     clocks = result.clock_index[0]
-    ranks = list(zip(prepared.tables, prepared.program.ranks, clocks, strict=True))
-    energy = [table.energy_j[list(run.order), clock] for table, run, clock in ranks]
-    duration = [table.duration_s[list(run.order), clock] for table, run, clock in ranks]
-    return _power_at_fixed_clocks(result, steady.warm_up, energy, duration, prepared.wait_power_w[clocks].tolist())
+    waits, instants, beyond = prepared.wait_power_w[clocks].tolist(), [], []
+    for rank, (table, run, clock) in enumerate(zip(prepared.tables, prepared.program.ranks, clocks, strict=True)):
+        order, start, end = list(run.order), result.start_s[rank], result.end_s[rank]
+        # In what an instruction takes beyond its duration the rank waits.
+        each = table.energy_j[order, clock] - table.duration_s[order, clock] * waits[rank]
+        instants.append((start.ravel(), end.ravel()))
+        beyond.append(np.tile(each, len(start)))
+    ends = result.iteration_end_s.max(axis=1)
+    return power_of_instructions(float(ends[steady.warm_up - 1]), float(ends[-1]), instants, beyond, waits)
 
 
 def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
@@ -78,38 +82,11 @@ def power_by_ticks(result: FluidResult, first: int) -> PowerOverTime:
     return PowerOverTime(tick, result.power_w[begin:finish])
 
 
-def _power_at_fixed_clocks(
-    result: FluidResult,
-    first: int,
-    energy_j: Sequence[Float],
-    duration_s: Sequence[Float],
-    wait_power_w: Sequence[float],
-) -> PowerOverTime:
-    """Power where clocks stand still, however long the ticks are: from the instants of the instructions.
-
-    Parameters
-    ----------
-    energy_j, duration_s
-        Per rank, of each instruction in its order, shape ``(instructions,)`` [J], [s]; in what an instruction takes
-        beyond its duration the rank waits.
-    wait_power_w
-        Per rank, while it waits [W].
-    """
-    ends = result.iteration_end_s.max(axis=1)
-    begin, finish = float(ends[first - 1]) if first else 0.0, float(ends[-1])
-    instants = [(start.ravel(), end.ravel()) for start, end in zip(result.start_s, result.end_s, strict=True)]
-    beyond = [
-        np.tile(energy - duration * wait, len(start))
-        for energy, duration, wait, start in zip(energy_j, duration_s, wait_power_w, result.start_s, strict=True)
-    ]
-    return power_of_instructions(begin, finish, instants, beyond, wait_power_w)
-
-
 def power_of_instructions(
     begin_s: float,
     finish_s: float,
-    instants_s: Sequence[tuple[Float, Float]],
-    beyond_j: Sequence[Float],
+    instants_s: Sequence[tuple[Array, Array]],
+    beyond_j: Sequence[Array],
     wait_power_w: Sequence[float],
 ) -> PowerOverTime:
     """Power from one instant to another, where each instruction draws the same from its start to its end.
@@ -167,7 +144,7 @@ class Spread:
     peak_w_p95: float | None = None
 
 
-def spread_of(power_w: Float, mean_w: Float) -> Spread:
+def spread_of(power_w: Array, mean_w: Array) -> Spread:
     """Spread of the group with the highest peak.
 
     ``power_w`` has shape ``(steps, groups)``, their means ``mean_w`` ``(1, groups)`` [W].

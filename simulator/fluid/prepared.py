@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
@@ -35,7 +35,6 @@ from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import ONCE
 
-Array = NDArray[np.float64]
 #: How far the slowest of a group lies behind, of instructions with these highest clocks and those at which the limit
 #: holds the mean card, both of shape ``(types, 1)`` [MHz].
 Lag = Callable[[Array, Array | None], Array]
@@ -75,12 +74,12 @@ class Prepared:
     program: PlanProgram
     kernels: tuple[Kernels, ...]
     tables: tuple[InstructionTable, ...]
-    columns: tuple[NDArray[np.int64], ...]
+    columns: tuple[Int, ...]
     power_limits_w: tuple[float, ...]
     gpu: GpuModel
     transfer_s: Array
     locked: bool
-    wait_columns: NDArray[np.int64]
+    wait_columns: Int
     held_mhz: tuple[Array, ...] = ()
 
     @property
@@ -170,11 +169,11 @@ def _tables(
     lag: Lag | None,
     governed: bool,
     locks: bool,
-) -> tuple[tuple[InstructionTable, ...], tuple[NDArray[np.int64], ...], tuple[Array, ...]]:
+) -> tuple[tuple[InstructionTable, ...], tuple[Int, ...], tuple[Array, ...]]:
     """Tables, columns and held clocks of every rank; instructions keep to the plan's clocks where ``governed``."""
     tables, columns, held = [], [], []
     # Of ranks that run the same instructions.
-    alone: dict[object, tuple[InstructionTable, Array | None, NDArray[np.int64]]] = {}
+    alone: dict[object, tuple[InstructionTable, Array | None, Int]] = {}
     parts, reached = dict(program.plan.power.component_limits_w), group_limit_share(program.plan.tp, gpu)
     taken_s: dict[float, dict[tuple[Launch, ...], Array]] = {limit: {} for limit in limits_w}
     for rank, (run, own, limit) in enumerate(zip(program.ranks, kernels, limits_w, strict=True)):

@@ -1,4 +1,4 @@
-"""What every rank executes in one iteration at any clock: phases, with a time and a power for each."""
+"""What every rank executes in one iteration at any clock: instructions, with a time and a power for each type."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.simulator.schedules import Schedule
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +19,10 @@ class FluidProgram:
 
     Attributes
     ----------
-    phases
-        Per rank and instruction, in order: the types of its phases, rows of the tables.
+    types
+        Per rank and instruction, in order: its type, a row of the tables.
     duration_s, power_w
-        Per rank, of each phase type at each clock index, shape ``(types, clocks)`` [s], [W].
+        Per rank, of each type at each clock index, shape ``(types, clocks)`` [s], [W].
     wait_power_w
         Per rank, while it waits at each clock index, shape ``(clocks,)`` [W].
     source, target
@@ -33,18 +31,18 @@ class FluidProgram:
         Time from the source's end to arrival, shape ``(e,)`` [s].
     """
 
-    phases: tuple[tuple[tuple[int, ...], ...], ...]
-    duration_s: tuple[Float, ...]
-    power_w: tuple[Float, ...]
-    wait_power_w: tuple[Float, ...]
+    types: tuple[tuple[int, ...], ...]
+    duration_s: tuple[Array, ...]
+    power_w: tuple[Array, ...]
+    wait_power_w: tuple[Array, ...]
     source: Int
     target: Int
-    delay_s: Float
+    delay_s: Array
 
 
 def make_fluid_program(
     schedule: Schedule,
-    phases: Sequence[Sequence[Sequence[int] | int]],
+    types: Sequence[Sequence[int]],
     duration_s: Sequence[ArrayLike],
     power_w: Sequence[ArrayLike],
     wait_power_w: Sequence[ArrayLike],
@@ -52,22 +50,21 @@ def make_fluid_program(
 ) -> FluidProgram:
     """Validated :class:`FluidProgram` of a schedule.
 
-    ``phases[rank][instruction]`` is one type, or several in a row; ``delay_s`` is one number, or one per edge of
-    ``schedule.edges`` [s] (edges within a rank cost nothing).
+    ``delay_s`` is one number, or one per edge of ``schedule.edges`` [s] (edges within a rank cost nothing).
     """
     edges = schedule.edges
     delay = np.broadcast_to(np.asarray(delay_s, dtype=np.float64), edges.source.shape)
-    order = tuple(tuple((i,) if isinstance(i, int) else tuple(int(t) for t in i) for i in row) for row in phases)
+    order = tuple(tuple(row) for row in types)
     durations = tuple(np.atleast_2d(np.asarray(t, dtype=np.float64)) for t in duration_s)
     powers = tuple(np.atleast_2d(np.asarray(t, dtype=np.float64)) for t in power_w)
     waits = tuple(np.atleast_1d(np.asarray(t, dtype=np.float64)) for t in wait_power_w)
     if not len(order) == len(durations) == len(powers) == len(waits) == len(schedule.ranks):
         raise InputError(f"tables for {len(durations)} ranks, but the schedule has {len(schedule.ranks)}")
     for rank, row in enumerate(order):
-        if len(row) != len(schedule.ranks[rank]) or not all(row):
-            raise InputError(f"rank {rank} needs at least one phase for every instruction of its schedule")
+        if len(row) != len(schedule.ranks[rank]):
+            raise InputError(f"rank {rank} needs one type for every instruction of its schedule")
         shape = durations[rank].shape
-        if powers[rank].shape != shape or waits[rank].shape != shape[1:] or max(map(max, row)) >= shape[0]:
+        if powers[rank].shape != shape or waits[rank].shape != shape[1:] or max(row) >= shape[0]:
             raise InputError(f"rank {rank}: duration, power and waiting power do not fit together or lack a type")
         if not np.all(durations[rank] >= 0) or not np.any(durations[rank] > 0):
             raise InputError(f"rank {rank}: durations must not be negative nor all zero")

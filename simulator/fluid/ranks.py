@@ -13,7 +13,7 @@ import numpy as np
 
 from joulecast.simulator.fluid.program import FluidProgram
 
-_LEAST_LEFT = 1e-15  # rounding must not make a running phase look like one that has not started
+_LEAST_LEFT = 1e-15  # rounding must not make what runs look like what has not started
 
 
 class Governor(Protocol):
@@ -27,7 +27,7 @@ class Mail:
     """Outputs on their way, of all iterations: flat instruction + iteration × instructions."""
 
     def __init__(self, program: FluidProgram, iterations: int) -> None:
-        self.size = sum(len(row) for row in program.phases)
+        self.size = sum(len(row) for row in program.types)
         missing = np.bincount(program.target, minlength=self.size)
         self.has_input: list[bool] = (missing > 0).tolist()
         self.missing: list[int] = np.tile(missing, iterations).tolist()
@@ -52,18 +52,7 @@ class Rank:
         tick_s: float,
     ) -> None:
         self.mail, self.iterations, self.governor, self.tick_s = mail, iterations, governor, tick_s
-        first = sum(len(row) for row in program.phases[:rank])
-        types: list[int] = []
-        self.needs: list[int] = []  # flat instruction whose input the phase needs, −1 none
-        self.ends: list[int] = []  # flat instruction that ends with the phase, −1 none
-        self.begins: list[bool] = []
-        for i, row in enumerate(program.phases[rank], start=first):
-            types.extend(row)
-            last = len(row) - 1
-            self.needs += [i if mail.has_input[i] else -1] + [-1] * last
-            self.ends += [-1] * last + [i]
-            self.begins += [True] + [False] * last
-        self.types = types
+        self.types, self.first = program.types[rank], sum(len(row) for row in program.types[:rank])
         self.duration_of: list[list[float]] = program.duration_s[rank].tolist()  # by type, then clock
         self.power_of: list[list[float]] = program.power_w[rank].tolist()
         self.wait_power_at: list[float] = program.wait_power_w[rank].tolist()
@@ -105,21 +94,20 @@ class Rank:
 
     def run(self) -> None:
         """Advance, tick after tick, until an input is needed that nobody has sent yet, or all is done."""
-        types, needs, begins, ends = self.types, self.needs, self.begins, self.ends
+        types, first, has_input = self.types, self.first, self.mail.has_input
         while not self.done:
             position = self.position
-            if needs[position] >= 0 and not self._has_input(needs[position]):
+            instruction = first + position
+            if has_input[instruction] and not self._receive(instruction):
                 return
-            if begins[position]:
-                self.starts.append(self.now)
+            self.starts.append(self.now)
             self._execute(types[position])
-            if ends[position] >= 0:
-                self._send(ends[position])
+            self._send(instruction)
             self.position = position + 1
             if self.position == len(types):
                 self._end_iteration()
 
-    def _has_input(self, instruction: int) -> bool:
+    def _receive(self, instruction: int) -> bool:
         """Wait for what an instruction needs, if it was sent."""
         mail = self.mail
         instruction += self.iteration * mail.size
@@ -135,7 +123,7 @@ class Rank:
         return True
 
     def _execute(self, kind: int) -> None:
-        """Execute a phase; its ticks end as :meth:`_end_tick` ends them, here without calls."""
+        """Execute a type of instruction; its ticks end as :meth:`_end_tick` ends them, here without calls."""
         durations, powers, executed = self.duration_of[kind], self.power_of[kind], self.executed
         now, end, energy, clock, left = self.now, self.end, self.energy, self.clock, 1.0
         duration = durations[clock]

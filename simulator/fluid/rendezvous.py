@@ -41,9 +41,7 @@ def transfers_wait_on_sms(plan: Plan) -> bool:
 
 
 def with_transfers_in_order(program: FluidProgram, schedule: Schedule, delay_s: float) -> FluidProgram:
-    """The program with the waits of transfers in the order of the lists; other schedules are left as they are."""
-    if schedule.name != "interleaved-1f1b" or schedule.pipeline_size == 1:
-        return program
+    """The program with the waits of transfers in the order of the lists."""
     source, target, delay = [], [], []
     for transfer in listed_transfers(schedule):
         for rank, (position, hops) in transfer.front.items():

@@ -12,14 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import GuardError, InputError
 from joulecast.simulator.fluid.program import FluidProgram
 from joulecast.simulator.fluid.ranks import Governor, Mail, Rank
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class FluidResult:
     energy_j
         Of each rank from its last iteration's end to this one's, shape ``(iterations, ranks)`` [J].
     executed
-        Per rank, how many executions of each phase type (shares of one included) ran at each clock, shape
+        Per rank, how many executions of each type (shares of one included) ran at each clock, shape
         ``(iterations, types, clocks)``: any ledger is a product with a table of energies.
     wait_s
         Per rank, time spent waiting at each clock, shape ``(iterations, clocks)`` [s].
@@ -56,14 +53,14 @@ class FluidResult:
         Mean power and clock in each tick, shape ``(ticks, ranks)`` [W].
     """
 
-    iteration_end_s: Float
-    energy_j: Float
-    executed: tuple[Float, ...]
-    wait_s: tuple[Float, ...]
-    start_s: tuple[Float, ...]
-    end_s: tuple[Float, ...]
+    iteration_end_s: Array
+    energy_j: Array
+    executed: tuple[Array, ...]
+    wait_s: tuple[Array, ...]
+    start_s: tuple[Array, ...]
+    end_s: tuple[Array, ...]
     tick_s: float
-    power_w: Float
+    power_w: Array
     clock_index: Int
 
 
@@ -109,7 +106,7 @@ def simulate_fluid(
     return _result(ranks, tick_s)
 
 
-def _executed(rank: Rank) -> Float:
+def _executed(rank: Rank) -> Array:
     """Executions of a rank, shape ``(iterations, types, clocks)``."""
     out = np.zeros((rank.iterations, len(rank.wait_power_at), len(rank.duration_of)))
     for iteration, rows in enumerate(rank.executed_rows):
@@ -118,7 +115,7 @@ def _executed(rank: Rank) -> Float:
 
 
 def _result(ranks: list[Rank], tick_s: float) -> FluidResult:
-    def shaped(values: list[float], rank: Rank) -> Float:
+    def shaped(values: list[float], rank: Rank) -> Array:
         return np.array(values).reshape(rank.iterations, -1)
 
     total = np.array([r.energy_at for r in ranks]).T

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.power.governor import settle_clock_mhz, settled_power_w
 from joulecast.model.power.limits import group_limit_share
 from joulecast.simulator.fluid.governor import PowerGovernor
+from joulecast.simulator.fluid.part_limits import index_below
 from joulecast.simulator.fluid.prepared import Prepared
 from joulecast.simulator.fluid.program import FluidProgram, make_fluid_program
 from joulecast.simulator.fluid.ranks import Governor
-from joulecast.simulator.fluid.rendezvous import with_transfers_in_order
+from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms, with_transfers_in_order
 from joulecast.simulator.fluid.simulation import FixedClock, FluidResult, simulate_fluid
 from joulecast.simulator.instructions.clock_columns import mean_power_w
-
-Array = NDArray[np.float64]
 
 #: Length of a governor's tick [s], and ticks of a short iteration.
 TICK_S, TICKS_PER_ITERATION = 10e-3, 60
@@ -91,7 +90,7 @@ def fluid_program(prepared: Prepared) -> FluidProgram:
     edges = program.schedule.edges
     delays = prepared.transfer_s[edges.link]
     fluid = make_fluid_program(program.schedule, [r.order for r in program.ranks], durations, powers, waits, delays)
-    if program.plan.implementation.framework == "pytorch-eager":
+    if transfers_wait_on_sms(program.plan):
         fluid = with_transfers_in_order(fluid, program.schedule, float(prepared.transfer_s.mean()))
     return fluid
 
@@ -104,7 +103,7 @@ def _start(prepared: Prepared) -> tuple[list[int], list[Governor], float, float]
         order = np.array(rank.order)
         time, energy = table.duration_s[order].sum(0), table.energy_j[order].sum(0)
         clock = settle_clock_mhz(clocks, (energy / time)[:, None], settled_power_w(limit, gpu), gpu.max_clock_mhz)
-        index.append(int(np.searchsorted(clocks, clock[0] + 1e-6) - 1))
+        index.append(int(index_below(clocks, clock)[0]))
         length = max(length, float(time[index[-1]]))
     tick = max(min(TICK_S, length / TICKS_PER_ITERATION), length / MOST_TICKS)
     tops = [int(columns.max()) for columns in prepared.columns]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.simulator.instructions.program import PlanProgram
 from joulecast.simulator.instructions.tables import InstructionTable
 from joulecast.simulator.plan_file.plan import Plan
@@ -26,9 +26,6 @@ from joulecast.simulator.schedules import (
     SCORING,
     SPLITS_BACKWARD,
 )
-
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Name under ``power.clock_mhz`` of each kind of instruction.
 PLAN_NAMES = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Gemm, Scan
@@ -18,8 +18,6 @@ from joulecast.simulator.instructions.eager_launches import LOOPED, eager_launch
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.training_loop import LAUNCH_S
-
-Array = NDArray[np.float64]
 
 #: How sharply the longer of host and GPU decides; an estimate: short and long kernels alternate within a layer.
 HOST_EXPONENT = 8.0

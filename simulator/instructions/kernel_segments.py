@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w
@@ -16,9 +17,6 @@ from joulecast.simulator.events.segments import COMMUNICATION, COMPUTE, Segment,
 from joulecast.simulator.instructions.overlap import blocks_of, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stack
 from joulecast.simulator.instructions.tables import InstructionTable, Kernels
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 #: Name of a kernel without work: one stream waits for the other, or the GPU for others.
 MARKER = "wait"
@@ -97,7 +95,7 @@ class Waiting:
     """
 
     time_ns: int
-    power_w: Float
+    power_w: Array
     slowed_ns: int = 0
 
 
@@ -131,7 +129,7 @@ class SegmentMaker:
         self._layouts: dict[tuple[int, ...], tuple[Layout, Int]] = {}
         self._made: dict[tuple[tuple[int, ...], int, int, int], int] = {}
         self.segments: list[Segment] = []
-        self.shares: list[Float] = []
+        self.shares: list[Array] = []
 
     def segment(self, launches: Sequence[Launch], clock: int, base: int, waiting: Waiting) -> int:
         """Number of the segment of these launches at a clock index, its power above idling at the clock ``base``."""
@@ -142,7 +140,7 @@ class SegmentMaker:
             self._make(launches, who, clock, base, waiting)
         return self._made[key]
 
-    def durations_ns(self, launches: Sequence[Launch], operator: Int) -> Float:
+    def durations_ns(self, launches: Sequence[Launch], operator: Int) -> Array:
         """Whole nanoseconds that one kernel of each launch takes at every clock, shape ``(launches, clocks)``."""
         if not is_overlapped(launches):
             return np.rint(self.time_ns[:, operator].T)
@@ -179,12 +177,12 @@ class SegmentMaker:
         )
         self.shares.append(np.vstack([share, np.zeros((2, len(RESOURCES)))])[kernel])
 
-    def _idling(self, clock: int, base: int) -> Float:
+    def _idling(self, clock: int, base: int) -> Array:
         """Power of idling at a clock above that at another: static, clock tree and SMs [W]."""
         whole, tree = self.idle_w[clock] - self.idle_w[base], self.tree_w[clock] - self.tree_w[base]
         return np.array([whole - tree, tree, 0.0])
 
-    def _power_w(self, operator: Int, clock: int, taken_ns: Float) -> Float:
+    def _power_w(self, operator: Int, clock: int, taken_ns: Array) -> Array:
         """Power by component above idling, such that power times the time taken is the kernel's energy."""
         alone_s = self.kernels.times.time_s[clock, operator]
         energy = np.stack([self.kernels.component_j(name)[clock, operator] for name in COMPONENTS], axis=1)
@@ -193,14 +191,14 @@ class SegmentMaker:
         return np.asarray(energy / np.maximum(taken_ns, 1.0)[:, None] * 1e9)
 
     def _shares(
-        self, launches: Sequence[Launch], operator: Int, clock: int, taken_ns: Float, communicates: NDArray[np.bool_]
-    ) -> Float:
+        self, launches: Sequence[Launch], operator: Int, clock: int, taken_ns: Array, communicates: Bool
+    ) -> Array:
         """Share of each resource that a kernel uses while it runs, shape ``(launches, resources)``."""
         costs, sms = self.kernels.costs, self.gpu.sm_count
         held = np.zeros(len(launches))
         if is_overlapped(launches):
             for i in np.flatnonzero(communicates).tolist():
-                held[i] = blocks_of(launches[i], self.gpu) / sms
+                held[i] = blocks_of(launches[i].operator, self.gpu) / sms
             held[~communicates] = 1.0 - held.max(initial=0.0)
         else:
             held[:] = 1.0

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.framework.tiling import LINEAR, is_meant, tiled_operator
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Operator, RowTile, Tile
 from joulecast.model.power.contention import Alone
 from joulecast.model.power.kernel_power import idle_power_w
-from joulecast.simulator.instructions.deviated import in_columns_of
 from joulecast.simulator.instructions.overlap import follow, is_overlapped
-from joulecast.simulator.instructions.overlap_steady import contended_stack, side_by_side
+from joulecast.simulator.instructions.overlap_steady import contended_stack, in_columns_of, side_by_side
 from joulecast.simulator.instructions.tables import Kernels, kernels_of
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 #: Tiles to choose from by the operator's name; ``None`` is the library's.
 TileChoices = Mapping[str, Sequence[Tile | RowTile | None]]
 
@@ -156,25 +153,10 @@ class TiledKernels:
 
     def _alone(self, rows: Int) -> Alone:
         """Kernels at every pair of combination and clock, shape ``(launches, k·c)``."""
-        costs, clocks = self.kernels.costs, self.kernels.clocks_mhz
         distinct, back = np.unique(rows, axis=0, return_inverse=True)
-
-        def columns(values: Array) -> Array:
-            return np.asarray(values[distinct].reshape(len(distinct), -1)[back.ravel()])
-
-        def constant(values: Array) -> Array:
-            return columns(np.broadcast_to(values[:, None], (len(values), len(clocks))))
-
-        core = costs.core_cycles[:, None] / (clocks[None, :] * 1e6)
-        return Alone(
-            columns(self.kernels.times.time_s.T),
-            constant(costs.fixed_s + costs.wait_s),
-            columns(core),
-            constant(costs.memory_s),
-            constant(costs.link_s),
-            constant(costs.tiles),
-            constant(costs.overlap),
-        )
+        one = self.kernels.alone(distinct.ravel().tolist())
+        columns = (getattr(one, field.name).reshape(len(distinct), -1) for field in fields(Alone))
+        return Alone(*(values[back.ravel()] for values in columns))
 
 
 def governing_name(operator: Operator, names: Sequence[str]) -> str:

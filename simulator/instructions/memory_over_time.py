@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.memory.footprint import MemoryFootprint
 from joulecast.simulator.schedules import BACKWARD, BACKWARD_WEIGHT, FORWARD, Instruction
 
-Float = NDArray[np.float64]
-
 
 def memory_over_time(
-    footprint: MemoryFootprint, steps: Sequence[Instruction], start_s: Float, end_s: Float
-) -> tuple[Float, Float]:
+    footprint: MemoryFootprint, steps: Sequence[Instruction], start_s: Array, end_s: Array
+) -> tuple[Array, Array]:
     """Allocated memory, as steps that end with the iteration.
 
     Activations of a micro-batch are counted from the start of its forward to the end of its last backward; everything

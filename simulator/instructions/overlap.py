@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Bool
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.operators import Collective
+from joulecast.model.kernels.operators import Collective, Operator
 from joulecast.model.power.contention import (
     Alone,
     communication_drag,
@@ -32,8 +33,6 @@ from joulecast.model.power.contention import (
     sm_loss,
 )
 from joulecast.simulator.events.guards import check_beside
-
-Array = NDArray[np.float64]
 
 #: Shares of a kernel below this are rounding.
 _NOTHING = 1e-12
@@ -97,7 +96,7 @@ class _Communication:
 
     launch: int
     left: Array
-    held: NDArray[np.bool_]
+    held: Bool
     begin: Array
     end: Array
 
@@ -122,7 +121,7 @@ class _Walk:
             if not idle.any():
                 break
         # A copy engine waits for no SM.
-        idle &= blocks_of(self.launches[i], self.gpu) > self.free_sms and not self.launches[i].prompt
+        idle &= blocks_of(self.launches[i].operator, self.gpu) > self.free_sms and not self.launches[i].prompt
         endless = np.full_like(self.now, np.inf)
         self.communications.append(_Communication(i, np.ones_like(self.now), idle, self.now, endless))
 
@@ -192,7 +191,7 @@ class _Walk:
         operators = self.launches[i].operator, self.launches[communication].operator
         key = id(operators[0]), id(operators[1])
         if key not in self._drags:
-            ctas, free = blocks_of(self.launches[communication], self.gpu), self.launches[i].free_sms
+            ctas, free = blocks_of(operators[1], self.gpu), self.launches[i].free_sms
             compute = compute_drag(self.kernels, i, communication, max(ctas, free), self.gpu)
             slower = communication_drag(self.kernels, communication, i, self.gpu)
             used = memory_share(self.kernels, i, compute, communication, slower)
@@ -201,11 +200,11 @@ class _Walk:
         return self._drags[key]
 
 
-def blocks_of(launch: Launch, gpu: GpuModel) -> float:
+def blocks_of(operator: Operator, gpu: GpuModel) -> float:
     """Thread blocks of a communication, one an SM; none of what is no collective or moved by copy engines."""
-    if not isinstance(launch.operator, Collective) or launch.operator.copy_engine:
+    if not isinstance(operator, Collective) or operator.copy_engine:
         return 0.0
-    return float(launch.operator.ctas or gpu["collective.default_ctas"])
+    return float(operator.ctas or gpu["collective.default_ctas"])
 
 
 def drag_beside(ctas: ArrayLike, gpu: GpuModel) -> Array:

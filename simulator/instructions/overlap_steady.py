@@ -2,24 +2,22 @@
 
 :mod:`joulecast.simulator.instructions.overlap` walks through launches one by one. In a long run of equal layers only
 the outer ones differ, so that a few are walked through and the rest take what their neighbours take. Lists of launches
-with the same waits are walked through together, with their clocks side by side.
+with the same waits are walked through together, with their clocks side by side. So are joint deviations of what no
+kernel alone reads: how kernels of compute and communication slow each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.contention import Alone
-from joulecast.simulator.instructions.deviated import for_lists
 from joulecast.simulator.instructions.overlap import blocks_of, contended
-
-Array = NDArray[np.float64]
 
 #: Periods that are walked through; the last but one stands for those left out.
 WALKED = 5
@@ -27,6 +25,8 @@ WALKED = 5
 AGREEMENT = 1e-9
 #: Candidates for the length of a period.
 _CANDIDATES = 16
+#: Parameters that no kernel alone reads, by the beginnings of their names.
+BESIDE = ("contention.", "collective.transfer_ctas")
 
 
 def contended_stack(launches: Sequence[Launch], kernels: Alone, gpu: GpuModel) -> Array:
@@ -55,7 +55,7 @@ def contended_stacks(lists: Sequence[Sequence[Launch]], kernels: Sequence[Alone]
     for kinds in alike.values():
         firsts = [members[0] for members in kinds.values()]
         alone = [_rows(kernels[i], middles[i].kept(len(lists[i]))) for i in firsts]
-        several = for_lists(gpu, len(firsts))
+        several = _for_lists(gpu, len(firsts))
         together = contended(walked[firsts[0]], side_by_side(alone), several)
         for members, taken in zip(kinds.values(), np.split(together, len(firsts), axis=1), strict=True):
             for number in members:
@@ -82,7 +82,7 @@ class _Middle:
         """First launch that is left out."""
         return self.begin + WALKED * self.period
 
-    def kept(self, length: int) -> NDArray[np.int64]:
+    def kept(self, length: int) -> Int:
         """Places of the launches that are walked through, in a list of so many."""
         return np.r_[0 : self.resume, self.resume + self.skipped : length] if self.skipped else np.arange(length)
 
@@ -108,7 +108,7 @@ def _pattern(launches: Sequence[Launch], gpu: GpuModel) -> tuple[object, ...]:
             x.repeat,
             x.prompt,
             x.free_sms,
-            blocks_of(x, gpu),
+            blocks_of(x.operator, gpu),
             seen.setdefault(id(x), len(seen)),
             seen.setdefault(id(x.operator), len(seen)),
         )
@@ -121,6 +121,27 @@ def side_by_side(kernels: Sequence[Alone]) -> Alone:
     if len(kernels) == 1:
         return kernels[0]
     return Alone(*(np.hstack([getattr(one, field.name) for one in kernels]) for field in fields(Alone)))
+
+
+def in_columns_of(gpu: GpuModel, deviations: Sequence[Mapping[str, float]], columns: int) -> GpuModel:
+    """The GPU with arrays for these parameters: its own values first, then each deviation's, ``columns`` of each.
+
+    What reads them gives columns in the same order, shape ``(…, (1 + k)·columns)`` for ``k`` deviations.
+    """
+    names = [name for name in deviations[0] if name.startswith(BESIDE)]
+    values = {name: np.array([gpu[name], *(each[name] for each in deviations)]) for name in names}
+    # A number and an array of them broadcast alike, wherever these parameters are read.
+    several: dict[str, float] = {name: np.repeat(value, columns) for name, value in values.items()}  # type: ignore[misc]
+    return gpu.with_values(several)
+
+
+def _for_lists(gpu: GpuModel, lists: int) -> GpuModel:
+    """The GPU for several lists side by side, each of which has the columns of such arrays."""
+    if lists == 1:
+        return gpu
+    arrays = {name: value for name, value in gpu.parameters.items() if isinstance(value, np.ndarray)}
+    several: dict[str, float] = {name: np.tile(value, lists) for name, value in arrays.items()}  # type: ignore[misc]
+    return gpu.with_values(several) if several else gpu
 
 
 def repeating(launches: Sequence[Launch]) -> tuple[int, int, int]:
@@ -145,5 +166,5 @@ def shortened(launches: Sequence[Launch], middle: _Middle | None = None) -> Sequ
     return [*launches[: middle.resume], *launches[middle.resume + middle.skipped :]]
 
 
-def _rows(kernels: Alone, rows: NDArray[np.int64]) -> Alone:
+def _rows(kernels: Alone, rows: Int) -> Alone:
     return Alone(*(getattr(kernels, field.name)[rows] for field in fields(Alone)))

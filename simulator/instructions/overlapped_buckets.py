@@ -18,15 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
-from joulecast.model.power.kernel_power import COMPONENTS, clock_tree_power_w, idle_power_w, wait_power_w
-from joulecast.simulator.instructions.overlap import lost_beside
-from joulecast.simulator.instructions.tables import CLOCK, SM, STATIC, InstructionTable, Kernels
+from joulecast.model.power.kernel_power import COMPONENTS
+from joulecast.simulator.instructions.overlap import blocks_of, lost_beside
+from joulecast.simulator.instructions.tables import InstructionTable, Kernels, add_idling
 
-Array = NDArray[np.float64]
 #: Components that communication adds to what the board draws anyway.
 CARRIED = tuple(name for name in COMPONENTS if name not in ("static", "clock"))
 
@@ -145,8 +144,7 @@ def with_overlapped_buckets(
     if not items:
         return table
     sums, last = _sums(table, order, items, kernels), order[-1]
-    blocks = items[0].operator.ctas or gpu["collective.default_ctas"]
-    longer = sums.exposed_s + sums.hidden_s * lost_beside(float(blocks), gpu)
+    longer = sums.exposed_s + sums.hidden_s * lost_beside(blocks_of(items[0].operator, gpu), gpu)
     duration, communication = table.duration_s.copy(), table.communication_s.copy()
     duration[last] += longer
     communication[last, :, :2] += np.stack([sums.hidden_s, sums.exposed_s], -1)
@@ -154,11 +152,7 @@ def with_overlapped_buckets(
     beside[sorted(set(order[:-1]))] = (sums.hidden_share / (len(order) - 1))[:, None] * sums.energy_j
     parts = table.components_j + beside
     parts[last] += (1.0 - sums.hidden_share)[:, None] * sums.energy_j
-    clock = clock_tree_power_w(kernels.clocks_mhz, gpu)
-    idle = idle_power_w(kernels.clocks_mhz, gpu)
-    parts[last, :, STATIC] += longer * (idle - clock)
-    parts[last, :, CLOCK] += longer * clock
-    parts[last, :, SM] += sums.exposed_s * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
+    add_idling(parts[last], longer, kernels, gpu, sums.exposed_s)
     run = table.counts.copy()
     np.add.at(run, (last, sums.rows), sums.counts)  # chunks may share a kernel
     return replace(

@@ -44,7 +44,6 @@ from joulecast.simulator.plan_file.rollout import generated_by, scorings_of
 from joulecast.simulator.schedules import (
     BACKWARD,
     BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
     FORWARD,
     GENERATION,
     ONCE,
@@ -53,7 +52,7 @@ from joulecast.simulator.schedules import (
     Instruction,
     Schedule,
     build_schedule,
-    last_microbatches,
+    last_backwards,
 )
 
 
@@ -117,15 +116,13 @@ def stage_transfers(plan: Plan) -> tuple[Collective, ...]:
 
 
 def _rank_program(plan: Plan, impl: Implementation, order: Sequence[Instruction], rank: int) -> RankProgram:
-    last = last_microbatches(order)
+    last = last_backwards(order) if reduces_among_launches(plan) else ()
     keys: dict[tuple[object, ...], int] = {}
     types: list[tuple[Launch, ...]] = []
     names: list[str] = []
     row: list[int] = []
-    reduces = reduces_among_launches(plan)
-    for instruction in order:
-        ends = instruction.kind in (BACKWARD, BACKWARD_WEIGHT) and instruction.microbatch == last[instruction.chunk]
-        special = reduces and ends
+    for place, instruction in enumerate(order):
+        special = place in last
         key = (instruction.kind, instruction.chunk, special)
         if key not in keys:
             keys[key] = len(types)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.forecasts import Forecast, changes_among
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.description import GpuDescription
@@ -34,8 +34,6 @@ from joulecast.simulator.instructions.tables import (
     instruction_table,
     kernels_at,
 )
-
-Array = NDArray[np.float64]
 
 #: GPUs in step beyond which a group that repeats the same work draws no less power at its limits: on recorded layers
 #: beside all-reduces groups of four draw 694 W each (15 rows), pairs 692 W (22 rows). What larger groups lose was seen

@@ -32,15 +32,7 @@ from joulecast.simulator.plan_file.placement import (
     group_fabric,
     tensor_fabric,
 )
-from joulecast.simulator.schedules import (
-    BACKWARD,
-    BACKWARD_WEIGHT,
-    BOTH_ENDS,
-    FORWARD,
-    Instruction,
-    first_microbatches,
-    last_microbatches,
-)
+from joulecast.simulator.schedules import BOTH_ENDS, Instruction, first_forwards, last_backwards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -326,25 +318,18 @@ def overlapped_buckets(
     overlap = plan.overlap
     if plan.parallelism.fsdp or impl.framework != OWN_STREAM:
         return ()
-    scatter = plan.parallelism.distributed_optimizer
     found: list[OverlappedBuckets] = []
     made: dict[tuple[int, str, bool], list[tuple[Collective, int]]] = {}  # equal chunks share their tensors
-    first, last = first_microbatches(order), last_microbatches(order)
-    for position, one in enumerate(order):
-        ends = one.kind in (BACKWARD, BACKWARD_WEIGHT) and one.microbatch == last[one.chunk]
-        begins = one.kind == FORWARD and one.microbatch == first[one.chunk]
-        if ends and overlap.grad_reduce == "overlapped":
-            kind = "reduce_scatter" if scatter else "all_reduce"
-        elif begins and overlap.param_gather == "overlapped":
-            kind = "all_gather"
-        else:
-            continue
+    reduction = "reduce_scatter" if plan.parallelism.distributed_optimizer else "all_reduce"
+    travels = dict.fromkeys(last_backwards(order), reduction) if overlap.grad_reduce == "overlapped" else {}
+    travels |= dict.fromkeys(first_forwards(order), "all_gather") if overlap.param_gather == "overlapped" else {}
+    for position, kind in sorted(travels.items()):
+        one = order[position]
         cut = rank == one.chunk == 0
         key = (id(parameters[one.chunk]), kind, cut)
         if key not in made:
             made[key] = _buckets(plan, impl, parameters[one.chunk], kind, cut=cut)
-        gathers = kind == "all_gather"
-        found += [OverlappedBuckets(each, count, position, gathers) for each, count in made[key]]
+        found += [OverlappedBuckets(each, count, position, kind == "all_gather") for each, count in made[key]]
     return tuple(found)
 
 

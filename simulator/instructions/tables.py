@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
@@ -29,8 +29,6 @@ from joulecast.simulator.instructions.host import gaps_with_tower, host_gaps, of
 from joulecast.simulator.instructions.overlap import drag_beside, follow, is_overlapped
 from joulecast.simulator.instructions.overlap_steady import contended_stacks
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 #: Where components that a resting or waiting GPU draws stand among :data:`COMPONENTS`.
 STATIC, CLOCK, SM = (COMPONENTS.index(name) for name in ("static", "clock", "sm"))
 
@@ -203,24 +201,25 @@ def instruction_table(
     serial, exposed = counts @ kernels.times.time_s.T, counts @ kernels.communication_s.T
     duration, exposed, beside = beside_each_other(types, serial, exposed, kernels, gpu, beside_transfers, taken_s)
     parts = np.stack([counts @ kernels.component_j(name).T for name in COMPONENTS], -1)
-    idle, clock = idle_power_w(kernels.clocks_mhz, gpu), clock_tree_power_w(kernels.clocks_mhz, gpu)
-
-    def idle_for(time_s: Array) -> None:
-        parts[..., STATIC] += time_s * (idle - clock)
-        parts[..., CLOCK] += time_s * clock
-
-    idle_for(duration - serial)  # negative where kernels overlap
+    add_idling(parts, duration - serial, kernels, gpu)  # negative where kernels overlap
     waiting = np.zeros_like(duration)
     if lag is not None:
         waiting = at_pace(duration - exposed, kernels.clocks_mhz, lag) - (duration - exposed)
         duration, exposed = duration + waiting, exposed + waiting
-        idle_for(waiting)
-        parts[..., SM] += waiting * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
+        add_idling(parts, waiting, kernels, gpu, waiting)
     if host_s is not None and host_s.any():
         gaps = _host_gaps(types, kernels, duration, host_s, tower_host_s)
         duration = duration + gaps
-        idle_for(gaps)
+        add_idling(parts, gaps, kernels, gpu)
     return InstructionTable(duration, parts.sum(-1), parts, np.stack([beside, exposed, waiting], -1), counts)
+
+
+def add_idling(parts_j: Array, time_s: Array, kernels: Kernels, gpu: GpuModel, polling_s: Array | float = 0.0) -> None:
+    """Add what an idle board draws for a time, by component in place, and its SMs while they poll [J]."""
+    idle, clock = idle_power_w(kernels.clocks_mhz, gpu), clock_tree_power_w(kernels.clocks_mhz, gpu)
+    parts_j[..., STATIC] += time_s * (idle - clock)
+    parts_j[..., CLOCK] += time_s * clock
+    parts_j[..., SM] += polling_s * (wait_power_w(kernels.clocks_mhz, gpu) - idle)
 
 
 def _host_gaps(

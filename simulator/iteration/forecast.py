@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.derivation_supplement import VENDOR_LONGER
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -19,7 +19,7 @@ from joulecast.model.training.factors import LONGER
 from joulecast.simulator.events.guards import reported_with
 from joulecast.simulator.fluid.part_limits import check_parts, spent_at_clocks
 from joulecast.simulator.fluid.power_over_time import power_of_iterations
-from joulecast.simulator.fluid.prepared import Prepared, board_limits_w, prepare
+from joulecast.simulator.fluid.prepared import Prepared, prepare
 from joulecast.simulator.fluid.steady_state import SteadyState, simulate
 from joulecast.simulator.instructions.clock_columns import is_locked
 from joulecast.simulator.instructions.footprints import footprints
@@ -33,8 +33,6 @@ from joulecast.simulator.plan_file.gpu import gpu_of, launch_s
 from joulecast.simulator.plan_file.placement import ranks_in_step
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.schedules import GENERATION
-
-Array = NDArray[np.float64]
 
 #: A mean power so far above the limit is not held; boards that hold it stay below.
 NOT_HELD = 1.01
@@ -103,8 +101,8 @@ def _forecast(plan: Plan, description: GpuDescription, must_fit: bool) -> Iterat
             *plan_assumptions(plan, description),
             *own_kernel_assumptions(prepared.kernels[0].operators, description),
             *_memory_assumptions(memory, description),
-            *_limit_assumptions(ranks, board_limits_w(plan, prepared.gpu)),
-            *_lock_assumptions(plan, ranks, board_limits_w(plan, prepared.gpu)),
+            *_limit_assumptions(ranks, prepared.power_limits_w),
+            *_lock_assumptions(plan, ranks, prepared.power_limits_w),
         ),
         description=description,
     )

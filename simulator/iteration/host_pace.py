@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import idle_power_w
 from joulecast.model.uncertainty import NINETY_PERCENT
@@ -16,8 +16,6 @@ from joulecast.simulator.fluid.steady_state import SteadyState
 from joulecast.simulator.instructions.host import HOST_EXPONENT, host_gaps, launches_of
 from joulecast.simulator.plan_file.gpu import launch_s
 from joulecast.simulator.plan_file.plan import Plan
-
-Array = NDArray[np.float64]
 
 #: Host's time for a launch of the doctor's, the slowest seen: virtual machines with an H100 or H200 took 28 to 57 us
 #: [s; measured]. How far one program differs from another, and from itself a minute later, in such launches on one

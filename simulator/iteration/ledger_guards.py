@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import GuardError
 from joulecast.simulator.fluid.simulation import FluidResult
 from joulecast.simulator.fluid.steady_state import SteadyState
@@ -42,7 +42,7 @@ def _check_ledger(rank: RankForecast, simulated_j: float) -> None:
     _equal(who, "simulated energy", rank.energy_j, [simulated_j])
 
 
-def _check_power(stage: int, result: FluidResult, wait_power_w: NDArray[np.float64]) -> None:
+def _check_power(stage: int, result: FluidResult, wait_power_w: Array) -> None:
     """Power over the governor's ticks, against energy by iteration and the waiting after a rank's last one."""
     edges = np.arange(len(result.power_w) + 1) * result.tick_s
     after = np.maximum(edges[1:] - np.maximum(edges[:-1], result.iteration_end_s[-1, stage]), 0.0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.power.uncertain_power import margin, power_changes
 from joulecast.model.training.factors import EXPERTS_SD, HYBRIDS_SD, MUON_SD
@@ -22,8 +22,6 @@ from joulecast.simulator.iteration.uncertainty import Conditions, KernelAmounts,
 if TYPE_CHECKING:
     from joulecast.simulator.fluid.prepared import Prepared
     from joulecast.simulator.fluid.steady_state import SteadyState
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 #: Name of the plain form of an iteration, with its version.
 FORM = "joulecast-iteration-1"
+#: What the plain form has of an iteration by the same name, in its order.
+PLAIN = (
+    *("gpus", "time_s", "time_s_p05", "time_s_p95", "energy_j", "energy_j_p05", "energy_j_p95"),
+    *("power_w_p05", "power_w_p95", "power_w", "clock_mhz", "tokens", "tokens_per_s", "energy_per_token_j"),
+    *("model_flops_per_s", "mfu", "energy_by_component_j", "energy_by_instruction_j", "time_by_instruction_s"),
+)
 
 
 @dataclass(frozen=True)
@@ -212,30 +218,11 @@ class Iteration:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it."""
-        w = self.plan.workload
         return {
             "form": FORM,
-            "model": w.model_name,
+            "model": self.plan.workload.model_name,
             "gpu": self.plan.cluster.gpu,
-            "gpus": self.gpus,
-            "time_s": self.time_s,
-            "time_s_p05": self.time_s_p05,
-            "time_s_p95": self.time_s_p95,
-            "energy_j": self.energy_j,
-            "energy_j_p05": self.energy_j_p05,
-            "energy_j_p95": self.energy_j_p95,
-            "power_w_p05": self.power_w_p05,
-            "power_w_p95": self.power_w_p95,
-            "power_w": self.power_w,
-            "clock_mhz": self.clock_mhz,
-            "tokens": self.tokens,
-            "tokens_per_s": self.tokens_per_s,
-            "energy_per_token_j": self.energy_per_token_j,
-            "model_flops_per_s": self.model_flops_per_s,
-            "mfu": self.mfu,
-            "energy_by_component_j": self.energy_by_component_j,
-            "energy_by_instruction_j": self.energy_by_instruction_j,
-            "time_by_instruction_s": self.time_by_instruction_s,
+            **{name: getattr(self, name) for name in PLAIN},
             "stages": [_stage(rank) for rank in self.ranks],
             "site": self.site and self.site.to_dict(),
             "assumptions": list(self.assumptions),

@@ -58,6 +58,8 @@ class Run:
         return self.iterations / self.goodput
 
 
+#: What a forecast has at every level.
+LEVELS = tuple(f"{name}{end}" for name in ("power_w", "energy_j") for end in ("", "_p05", "_p95"))
 #: What ``--json`` prints of a run beside its cost.
 RUN_KEYS = (
     "tokens",
@@ -131,12 +133,7 @@ class SiteForecast:
             "network": self.network,
             "currency": self.currency,
             "gpu_price_per_hour": self.gpu_price_per_hour,
-            "power_w": asdict(self.power_w),
-            "power_w_p05": asdict(self.power_w_p05),
-            "power_w_p95": asdict(self.power_w_p95),
-            "energy_j": asdict(self.energy_j),
-            "energy_j_p05": asdict(self.energy_j_p05),
-            "energy_j_p95": asdict(self.energy_j_p95),
+            **{name: asdict(getattr(self, name)) for name in LEVELS},
             "node_power_w": self.node_power.to_dict() | {"dc_w": self.node_power.dc_w},
             "iteration": self.cost_of(1.0),
             "token": {"energy_j": self.energy_per_token_j} | self.cost_of(1.0 / self.tokens),
@@ -160,15 +157,7 @@ class SiteForecast:
         require("pandas")
         import pandas as pd
 
-        columns = {
-            "power_w": self.power_w,
-            "power_w_p05": self.power_w_p05,
-            "power_w_p95": self.power_w_p95,
-            "energy_j": self.energy_j,
-            "energy_j_p05": self.energy_j_p05,
-            "energy_j_p95": self.energy_j_p95,
-        }
-        return pd.DataFrame({name: asdict(levels) for name, levels in columns.items()}).rename_axis("level")
+        return pd.DataFrame({name: asdict(getattr(self, name)) for name in LEVELS}).rename_axis("level")
 
 
 def site_forecast(iteration: Iteration, model: SiteModel) -> SiteForecast:

@@ -7,8 +7,9 @@ from math import exp
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.cluster.links import usual_node
 from joulecast.model.cluster.node_power import NodePower, network_switch_power_w, node_ac_w, node_dc_w, node_power_w
@@ -20,8 +21,6 @@ from joulecast.simulator.plan_file.site import Site
 
 if TYPE_CHECKING:
     from joulecast.simulator.plan_file.plan import Plan
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from math import exp
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.cluster.node_power import NodePower
 from joulecast.simulator.fluid.power_over_time import PowerOverTime, Spread, groups_of_stages, spread_of
 from joulecast.simulator.iteration.site_model import Levels, SiteModel
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.site import LIMITS, Site, stated_limits
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.kernel_power import COMPONENTS
 from joulecast.simulator.fluid.prepared import Prepared, lag_of
 from joulecast.simulator.fluid.rendezvous import transfers_wait_on_sms
 from joulecast.simulator.instructions.clock_columns import locked_index
-from joulecast.simulator.instructions.deviated import in_columns_of
 from joulecast.simulator.instructions.host import host_gaps, host_s
 from joulecast.simulator.instructions.overlap import is_overlapped
-from joulecast.simulator.instructions.overlap_steady import shortened
+from joulecast.simulator.instructions.overlap_steady import in_columns_of, shortened
 from joulecast.simulator.instructions.overlapped_buckets import with_overlapped_buckets
 from joulecast.simulator.instructions.tables import (
     InstructionTable,
@@ -30,8 +29,6 @@ from joulecast.simulator.instructions.tables import (
     kernel_counts,
 )
 
-Array = NDArray[np.float64]
-Int = NDArray[np.int64]
 Deviations = Sequence[Mapping[str, float]]
 
 #: How far clocks wander among GPUs that wait for each other.

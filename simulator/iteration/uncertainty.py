@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.model.forecasts import Changes
 from joulecast.model.hardware.derivation_supplement import VENDOR_LONGER
 from joulecast.model.hardware.description import GpuDescription
@@ -40,8 +40,6 @@ from joulecast.model.uncertainty import (
     spread_of,
 )
 from joulecast.simulator.iteration.host_pace import HostChanges
-
-Array = NDArray[np.float64]
 
 #: Share of time and of energy whose kernels stand for all in the parameters' part.
 MAIN_SHARE = 0.7
@@ -142,7 +140,7 @@ class Intervals:
         return replace(self, energy=np.clip(self.energy, low, high))
 
 
-def with_host(found: Intervals, host: HostChanges | None, against: NDArray[np.int64]) -> Intervals:
+def with_host(found: Intervals, host: HostChanges | None, against: Int) -> Intervals:
     """Intervals with what a host's pace leaves open; plans that are compared have one host."""
     if host is None:
         return found
@@ -163,7 +161,7 @@ def _wider(factors: Array, changes: Array) -> Array:
     return np.asarray(np.exp(np.stack([-ends[0], ends[1]])))
 
 
-def intervals(amounts: KernelAmounts, conditions: Conditions, against: NDArray[np.int64] | None = None) -> Intervals:
+def intervals(amounts: KernelAmounts, conditions: Conditions, against: Int | None = None) -> Intervals:
     """Intervals of ``n`` iterations, or parts of them, of the same kernels, and of their ratios.
 
     Both iterations of a ratio run on one card in one framework. What a deviation of the parameters changes alike in
@@ -241,9 +239,7 @@ def _as_published(width: Array, conditions: Conditions) -> tuple[Array, Array]:
     return width, np.hypot(width, tail * NINETY_PERCENT)
 
 
-def _parameter_changes(
-    amounts: KernelAmounts, counted: Sequence[NDArray[np.bool_]], conditions: Conditions
-) -> list[Changes]:
+def _parameter_changes(amounts: KernelAmounts, counted: Sequence[Bool], conditions: Conditions) -> list[Changes]:
     """Changes by the parameters of ``n`` iterations, by several choices of kernels.
 
     A choice says which kernels count in each of ``n`` iterations, shape ``(n, m)``.
@@ -259,14 +255,14 @@ def _parameter_changes(
     return parameter_changes(mixes, conditions.gpu, *limits).split(len(counted))
 
 
-def _works(operators: Sequence[Operator]) -> NDArray[np.int64]:
+def _works(operators: Sequence[Operator]) -> Int:
     """Which kernels do the same work, as numbers from 0, shape ``(m,)``: thread blocks do not change a collective's."""
     known: dict[Operator, int] = {}
     works = (replace(o, ctas=None, threads=None) if isinstance(o, Collective) else o for o in operators)
     return np.array([known.setdefault(work, len(known)) for work in works], dtype=np.int64)
 
 
-def main_kernels(time_s: Array, energy_j: Array) -> NDArray[np.bool_]:
+def main_kernels(time_s: Array, energy_j: Array) -> Bool:
     """Kernels that stand for all in each iteration: the largest, until their shares are enough; shape ``(n, m)``."""
     shares = [amount / amount.sum(axis=1, keepdims=True) for amount in (time_s, energy_j)]
     share = np.maximum(*shares)

@@ -4,11 +4,10 @@
   ``schema_surroundings``, ``schema_parallelism`` and ``schema_implementation``, each a ``schema_table``; ``source``
   readable errors by line, ``tables`` fills in defaults, ``names`` finds what names stand for, ``schedule_names`` those
   of schedules.
-- What must hold between keys: ``checks``; by feature ``attention``, ``compiled``, ``context``, ``deterministic``,
-  ``documents``, ``experts``, ``images``, ``layers``, ``liger``, ``loss_and_optimizer``, ``lora``, ``modules``,
-  ``muon``, ``narrow``, ``optimizer``, ``pairs``, ``prediction``, ``recomputation``, ``replicas``, ``rollout``,
-  ``stored``, ``tiles``, ``training_loop`` with ``trainer_waits``, ``wide_values``, and ``features`` for keys of what is
-  off.
+- What must hold between keys: ``checks``; by feature ``attention``, ``context``, ``deterministic``, ``documents``,
+  ``experts``, ``frameworks``, ``images``, ``layers``, ``liger``, ``loss_and_optimizer``, ``lora``, ``muon``,
+  ``narrow``, ``pairs``, ``prediction``, ``recomputation``, ``replicas``, ``rollout``, ``stored``, ``tiles``,
+  ``training_loop`` with ``trainer_waits``, ``wide_values``, and ``features`` for keys of what is off.
 - Tables of their own: ``network``, ``overlap``, ``site``.
 - ``assumptions``: what a forecast takes for granted of all of them, ``layer_assumptions`` of layers.
 - What plans leave open: ``precisions`` of types, ``stages`` of the split, ``ways_out`` how it may go further;

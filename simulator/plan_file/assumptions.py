@@ -11,10 +11,10 @@ from joulecast.simulator.plan_file.experts import expert_assumptions
 from joulecast.simulator.plan_file.images import image_assumptions
 from joulecast.simulator.plan_file.layer_assumptions import layer_assumptions
 from joulecast.simulator.plan_file.lora import lora_assumptions
+from joulecast.simulator.plan_file.loss_and_optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.muon import muon_assumptions
 from joulecast.simulator.plan_file.narrow import narrow_assumptions
 from joulecast.simulator.plan_file.network import network_assumptions, node_assumptions
-from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.overlap import overlap_assumptions
 from joulecast.simulator.plan_file.pairs import pair_assumptions
 from joulecast.simulator.plan_file.plan import Plan

@@ -9,17 +9,16 @@ from joulecast.errors import InputError, NotYetError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.simulator.plan_file.attention import check_attention
-from joulecast.simulator.plan_file.compiled import check_compiled, check_eager_fp8, check_no_compile
 from joulecast.simulator.plan_file.context import check_context
 from joulecast.simulator.plan_file.deterministic import check_deterministic
 from joulecast.simulator.plan_file.documents import check_documents
 from joulecast.simulator.plan_file.experts import check_experts
+from joulecast.simulator.plan_file.frameworks import check_framework
 from joulecast.simulator.plan_file.images import check_images
 from joulecast.simulator.plan_file.layers import check_layers
 from joulecast.simulator.plan_file.liger import check_liger
 from joulecast.simulator.plan_file.lora import check_lora
 from joulecast.simulator.plan_file.loss_and_optimizer import check_loss_and_optimizer
-from joulecast.simulator.plan_file.modules import check_modules, check_no_modules
 from joulecast.simulator.plan_file.muon import check_muon
 from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.overlap import check_overlap
@@ -53,7 +52,13 @@ def whole(plan: Plan, gpu: GpuDescription, source: Source, library: Iterable[str
     """
     _precision(plan, gpu, source)
     _shapes(plan, source)
-    _megatron_only(plan, source)
+    check_recomputation(plan, source)
+    check_deterministic(plan, source)
+    check_loss_and_optimizer(plan, source)
+    check_muon(plan, source)
+    check_training_loop(plan, source)
+    check_liger(plan, source)
+    check_framework(plan, source)
     check_context(plan, source)
     check_attention(plan, gpu, source)
     check_wide_values(plan, source)
@@ -79,58 +84,6 @@ def _precision(plan: Plan, gpu: GpuDescription, source: Source) -> None:
         gpu_model(gpu).flops_per_cycle("bf16" if plan.workload.narrow else plan.workload.precision)
     except InputError as error:
         raise place(error, source, "workload.precision") from None
-
-
-def _megatron_only(plan: Plan, source: Source) -> None:
-    """Kernels that only Megatron has."""
-    run = plan.implementation
-    check_recomputation(plan, source)
-    check_deterministic(plan, source)
-    check_loss_and_optimizer(plan, source)
-    check_muon(plan, source)
-    check_training_loop(plan, source)
-    check_liger(plan, source)
-    if run.framework == "megatron":
-        _narrow_states(plan, source)
-        check_no_compile(plan, source)
-        check_no_modules(plan, source)
-        return
-    check_eager_fp8(plan, source)
-    check_compiled(plan, source)
-    check_modules(plan, source)
-    apart = run.attention_backend == "unfused" and run.modules != "transformers"
-    kernels = "attention in separate kernels is known as Megatron-LM ran it and as transformers writes it"
-    problems = (
-        (apart, "attention_backend", kernels),
-        (run.moe_router_dtype != "", "moe_router_dtype", "a router of another type is known in megatron"),
-        (not run.moe_router_fusion, "moe_router_fusion", "routers are Megatron's with or without fusion"),
-        (
-            run.moe_flex_dispatcher_backend == "hybridep",
-            "moe_flex_dispatcher_backend",
-            "HybridEP's exchange is known in megatron",
-        ),
-        (
-            run.average_in_collective,
-            "average_in_collective",
-            "collectives that average gradients are known in megatron",
-        ),
-        (run.graph_scopes != (), "cuda_graphs", "graphs of parts of a layer are Megatron's"),
-        (run.generation != "", "generation", "these are generations of Megatron"),
-    )
-    way = 'Set implementation.framework = "megatron", or leave the key out'
-    source.refuse((wrong, what, way, f"implementation.{key}") for wrong, key, what in problems)
-
-
-def _narrow_states(plan: Plan, source: Source) -> None:
-    """Megatron's optimizer of narrow states is the distributed one."""
-    split = plan.parallelism
-    if plan.implementation.optimizer_precision == "fp32" or split.distributed_optimizer or split.fsdp:
-        return
-    raise source.error(
-        "Megatron keeps moments in bf16 in its distributed optimizer alone",
-        "implementation.optimizer_precision",
-        remedy="Set parallelism.distributed_optimizer = true, or leave the key out.",
-    )
 
 
 def _shapes(plan: Plan, source: Source) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from json import dumps
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -62,40 +63,25 @@ class Feature:
     later: bool = False
 
 
-#: Keys of objectives, the objectives that have them, what else is wrong, and one that has.
-_OF_OBJECTIVES = (
-    ("workload.reference", (*COMPARED, GRPO), "the objective compares with no reference model", "dpo"),
-    ("workload.num_iterations", (GRPO,), "the objective scores no completions before", GRPO),
-    ("workload.old_log_probabilities", (GRPO,), "the objective scores no completions before", GRPO),
-    ("workload.rollout", GENERATES, "the objective generates no completions", GRPO),
-    ("workload.teacher", (DISTILLATION,), "the objective has no teacher", DISTILLATION),
-    ("workload.completion_tokens", SCORED, "a head of one value scores no tokens", "dpo"),
-    ("implementation.log_probabilities", LOGARITHMIC, "the objective takes no log-probabilities", "dpo"),
-)
+_OBJECTIVE, _PRECISION, _OPTIMIZER = "workload.objective", "workload.precision", "implementation.optimizer"
+_MODULES, _DISPATCHER = "implementation.modules", "implementation.moe_token_dispatcher_type"
+_FSDP, _FRAMEWORK = "parallelism.fsdp", "implementation.framework"
+_SORTING, _RUN, _FAILURES = "implementation.moe_permute_fusion", "workload.training_tokens", "site.node_mtbf_hours"
 
 
-def _of_objective(key: str, having: tuple[str, ...], problem: str, one: str) -> Feature:
-    def is_off(parsed: PlanFile, model: ModelConfig) -> bool:
-        return parsed.workload.objective not in having
-
-    return Feature(key, "workload.objective", is_off, problem, f'Set workload.objective = "{one}"')
-
-
-def _of_precision(key: str, known: tuple[str, ...], problem: str) -> Feature:
-    def is_off(parsed: PlanFile, model: ModelConfig) -> bool:
-        return parsed.workload.precision not in known
-
-    which = " or ".join(f'"{name}"' for name in known)
-    return Feature(key, "workload.precision", is_off, problem, f"Set workload.precision = {which}")
+def _needs(
+    key: str, switch: str, on: Sequence[object], problem: str, *, best: Sequence[object] = (), later: bool = False
+) -> Feature:
+    """A key that means something where the switch has one of some values, the ``best`` of which the remedy names."""
+    read = attrgetter(switch)
+    remedy = f"Set {switch} = {' or '.join(map(dumps, best or on))}"
+    return Feature(key, switch, lambda parsed, _: read(parsed) not in on, problem, remedy, later)
 
 
-def _of_fsdp(key: str) -> Feature:
-    what = "there is nothing to shard: FSDP is off"
-    return Feature(key, "parallelism.fsdp", lambda p, _: not p.parallelism.fsdp, what, "Set parallelism.fsdp = true")
-
-
-def _without_fsdp(key: str, problem: str) -> Feature:
-    return Feature(key, "parallelism.fsdp", lambda p, _: p.parallelism.fsdp, problem, "Set parallelism.fsdp = false")
+def _needs_any(key: str, switch: str, problem: str) -> Feature:
+    """A key that means something where the switch is given."""
+    read = attrgetter(switch)
+    return Feature(key, switch, lambda parsed, _: read(parsed) is None, problem, f"Set {switch}")
 
 
 def _of_experts(key: str, problem: str, *, later: bool = False) -> Feature:
@@ -103,32 +89,31 @@ def _of_experts(key: str, problem: str, *, later: bool = False) -> Feature:
     return Feature(key, "workload.model", lambda _, m: m.experts is None, problem, "Choose a model with experts", later)
 
 
-def _of_framework(key: str, framework: str, problem: str) -> Feature:
-    switch = "implementation.framework"
-    remedy = f'Set {switch} = "{framework}"'
-    return Feature(key, switch, lambda p, _: p.implementation.framework != framework, problem, remedy, later=True)
-
-
-def _of_muon(key: str) -> Feature:
-    switch = "implementation.optimizer"
-    remedy = f'Set {switch} = "muon"'
-    return Feature(key, switch, lambda p, _: p.implementation.optimizer != "muon", "nothing is stepped by Muon", remedy)
-
-
-def _of_run(key: str) -> Feature:
-    switch, what = "workload.training_tokens", "it is about the whole run's time, and no run is asked for"
-    return Feature(key, switch, lambda p, _: p.workload.training_tokens is None, what, f"Set {switch}")
-
-
-def _of_failures(key: str) -> Feature:
-    switch = "site.node_mtbf_hours"
-    return Feature(key, switch, lambda p, _: p.site.node_mtbf_hours is None, "no node fails", f"Set {switch}")
-
-
+_UNSHARDED, _BY_LAYER = "there is nothing to shard: FSDP is off", "FSDP reduces gradients layer by layer"
+_PREFETCH, _ABOUT_RUN = "overlap.fsdp_prefetch", "it is about the whole run's time, and no run is asked for"
+_UNSCORED, _IN_BF16 = "the objective scores no completions before", "no layer runs in FP8 or FP4"
 FEATURES = (
-    _of_framework("implementation.generation", "megatron", "these are generations of Megatron"),
-    _of_framework("implementation.modules", "pytorch-eager", "these modules run in pytorch-eager"),
-    *(_of_objective(*of) for of in _OF_OBJECTIVES),
+    _needs("implementation.generation", _FRAMEWORK, ["megatron"], "these are generations of Megatron", later=True),
+    _needs(_MODULES, _FRAMEWORK, ["pytorch-eager"], "these modules run in pytorch-eager", later=True),
+    _needs(
+        "workload.reference",
+        _OBJECTIVE,
+        (*COMPARED, GRPO),
+        "the objective compares with no reference model",
+        best=["dpo"],
+    ),
+    _needs("workload.num_iterations", _OBJECTIVE, [GRPO], _UNSCORED),
+    _needs("workload.old_log_probabilities", _OBJECTIVE, [GRPO], _UNSCORED),
+    _needs("workload.rollout", _OBJECTIVE, GENERATES, "the objective generates no completions", best=[GRPO]),
+    _needs("workload.teacher", _OBJECTIVE, [DISTILLATION], "the objective has no teacher"),
+    _needs("workload.completion_tokens", _OBJECTIVE, SCORED, "a head of one value scores no tokens", best=["dpo"]),
+    _needs(
+        "implementation.log_probabilities",
+        _OBJECTIVE,
+        LOGARITHMIC,
+        "the objective takes no log-probabilities",
+        best=["dpo"],
+    ),
     Feature(
         "workload.completion_tokens",
         "implementation.log_probabilities",
@@ -157,22 +142,19 @@ FEATURES = (
         "no further token is predicted",
         "Set workload.mtp_num_layers to 1 or more",
     ),
-    _of_precision("workload.fp8_recipe", ("fp8",), "nothing is computed in FP8"),
-    _of_precision("workload.fp8_param_gather", ("fp8",), "nothing is computed in FP8"),
-    _of_precision("workload.fp4_param_gather", ("fp4",), "nothing is computed in FP4"),
-    _of_precision("workload.num_layers_at_start_in_bf16", NARROW, "no layer runs in FP8 or FP4"),
-    _of_precision("workload.num_layers_at_end_in_bf16", NARROW, "no layer runs in FP8 or FP4"),
-    _of_fsdp("parallelism.fsdp_shard_size"),
-    _of_fsdp("parallelism.fsdp_reshard_after_forward"),
-    _of_fsdp("parallelism.fsdp_sync_each_batch"),
-    _of_fsdp("overlap.fsdp_prefetch"),
-    _without_fsdp("parallelism.distributed_optimizer", "FSDP splits the optimizer's states already"),
-    _without_fsdp(
-        "overlap.grad_reduce",
-        "FSDP reduces gradients layer by layer, and overlap.fsdp_prefetch says whether beside computation",
-    ),
-    _without_fsdp("overlap.param_gather", "FSDP gathers parameters layer by layer"),
-    _without_fsdp("overlap.grad_bucket_mb", "FSDP reduces gradients layer by layer, not in buckets"),
+    _needs("workload.fp8_recipe", _PRECISION, ["fp8"], "nothing is computed in FP8"),
+    _needs("workload.fp8_param_gather", _PRECISION, ["fp8"], "nothing is computed in FP8"),
+    _needs("workload.fp4_param_gather", _PRECISION, ["fp4"], "nothing is computed in FP4"),
+    _needs("workload.num_layers_at_start_in_bf16", _PRECISION, NARROW, _IN_BF16),
+    _needs("workload.num_layers_at_end_in_bf16", _PRECISION, NARROW, _IN_BF16),
+    _needs("parallelism.fsdp_shard_size", _FSDP, [True], _UNSHARDED),
+    _needs("parallelism.fsdp_reshard_after_forward", _FSDP, [True], _UNSHARDED),
+    _needs("parallelism.fsdp_sync_each_batch", _FSDP, [True], _UNSHARDED),
+    _needs(_PREFETCH, _FSDP, [True], _UNSHARDED),
+    _needs("parallelism.distributed_optimizer", _FSDP, [False], "FSDP splits the optimizer's states already"),
+    _needs("overlap.grad_reduce", _FSDP, [False], f"{_BY_LAYER}, and {_PREFETCH} says whether beside computation"),
+    _needs("overlap.param_gather", _FSDP, [False], "FSDP gathers parameters layer by layer"),
+    _needs("overlap.grad_bucket_mb", _FSDP, [False], f"{_BY_LAYER}, not in buckets"),
     Feature(
         "overlap.window",
         "overlap.nanobatches",
@@ -186,13 +168,7 @@ FEATURES = (
     _of_experts("parallelism.expert_model_parallel_size", "to split", later=True),
     _of_experts("parallelism.expert_tensor_parallel_size", "to split", later=True),
     _of_experts("implementation.moe_token_dispatcher_type", "to send tokens to"),
-    Feature(
-        "implementation.moe_flex_dispatcher_backend",
-        "implementation.moe_token_dispatcher_type",
-        lambda parsed, _: parsed.implementation.moe_token_dispatcher_type != "flex",
-        "NCCL exchanges tokens",
-        'Set implementation.moe_token_dispatcher_type = "flex"',
-    ),
+    _needs("implementation.moe_flex_dispatcher_backend", _DISPATCHER, ["flex"], "NCCL exchanges tokens"),
     Feature(
         "implementation.moe_flex_dispatcher_num_sms",
         "implementation.moe_flex_dispatcher_backend",
@@ -201,22 +177,20 @@ FEATURES = (
         'Set implementation.moe_flex_dispatcher_backend = "hybridep" or "deepep"',
     ),
     _of_experts("implementation.moe_permute_fusion", "whose rows are sorted"),
-    Feature(
-        "implementation.moe_row_operator",
-        "implementation.moe_permute_fusion",
-        lambda parsed, _: parsed.implementation.moe_permute_fusion,
-        "kernels made for it sort and sum the experts' rows",
-        "Set implementation.moe_permute_fusion = false",
-    ),
+    _needs("implementation.moe_row_operator", _SORTING, [False], "kernels made for it sort and sum the experts' rows"),
     _of_experts("implementation.moe_fused_mlp", "whose products could do more"),
     _of_experts("implementation.moe_router_fusion", "to choose"),
     _of_experts("implementation.moe_router_dtype", "to choose"),
     _of_experts("implementation.moe_dispatch_precision", "to send tokens to"),
-    *(_of_muon(f"implementation.{name}") for name in ImplementationTable.model_fields if name.startswith("muon_")),
-    _of_run("site.goodput"),
-    _of_run("site.node_mtbf_hours"),
-    _of_failures("site.checkpoint_s"),
-    _of_failures("site.restart_s"),
+    *(
+        _needs(f"implementation.{name}", _OPTIMIZER, ["muon"], "nothing is stepped by Muon")
+        for name in ImplementationTable.model_fields
+        if name.startswith("muon_")
+    ),
+    _needs_any("site.goodput", _RUN, _ABOUT_RUN),
+    _needs_any("site.node_mtbf_hours", _RUN, _ABOUT_RUN),
+    _needs_any("site.checkpoint_s", _FAILURES, "no node fails"),
+    _needs_any("site.restart_s", _FAILURES, "no node fails"),
 )
 #: Features by their key, those that decide about others before these.
 _BY_KEY = {f.key: [of for of in FEATURES if of.key == f.key] for f in FEATURES}

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from joulecast.simulator.plan_file import parts
     from joulecast.simulator.plan_file.plan import Plan
 
+#: What a plan's table says in the words of the framework's options.
+AS_STATED = (
+    *("framework", "modules", "attention_backend", "rotary", "tie_embeddings", "shard_head", "tiles"),
+    *("recompute_modules", "recompute_interval", "recompute_stops_early", "dropout", "deterministic"),
+    *("fused_loss", "native_loss", "loss_metrics", "log_probabilities", "optimizer", "muon"),
+)
 #: SMs of the kernels that exchange experts' tokens: Megatron's defaults.
 EXCHANGE_SMS = {"deepep": 20, "hybridep": 16}
 
@@ -74,7 +80,7 @@ def implementation_of(plan: Plan) -> Implementation:
 def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: Any) -> Implementation:
     """The framework of plans with these tables, and with what they say elsewhere."""
     made = Implementation(
-        framework=i.framework,
+        **{name: getattr(i, name) for name in AS_STATED},
         parameters="fp32" if of_plan["lora"] is not None and of_plan["lora"].prepared else i.parameter_precision,
         reference_parameters=i.reference_precision,
         gradients=i.gradient_precision,
@@ -82,30 +88,14 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         main_parameters=i.main_parameters and i.framework == "pytorch-eager",
         drops_gradients=i.zero_grad_set_to_none,
         clipped=i.gradient_clipping and i.framework == "pytorch-eager",
-        attention_backend=i.attention_backend,
         attention_fp8=i.attention_precision == "fp8",
-        rotary=i.rotary,
-        tie_embeddings=i.tie_embeddings,
-        shard_head=i.shard_head,
-        recompute_modules=i.recompute_modules,
-        recompute_interval=i.recompute_interval,
-        recompute_stops_early=i.recompute_stops_early,
         ctas=overlap.comm_ctas,
         threads=overlap.comm_threads,
         copy_engines=overlap.comm_engine == "copy",
         comm_first=overlap.comm_first,
         compiled=i.compile,
-        modules=i.modules,
         liger=i.liger_kernel,
-        dropout=i.dropout,
-        deterministic=i.deterministic,
         tp_comm_overlap=overlap.tp_comm,
-        fused_loss=i.fused_loss,
-        native_loss=i.native_loss,
-        loss_metrics=i.loss_metrics,
-        log_probabilities=i.log_probabilities,
-        optimizer=i.optimizer,
-        muon=i.muon,
         expert_dispatcher=i.moe_token_dispatcher_type,
         exchange_sms=i.moe_flex_dispatcher_num_sms or EXCHANGE_SMS.get(i.moe_flex_dispatcher_backend),
         hybrid_exchange=i.moe_flex_dispatcher_backend == "hybridep",
@@ -118,7 +108,6 @@ def _implementation(i: parts.Implementation, overlap: parts.Overlap, **of_plan: 
         packs_attention_output=i.attention_output_store == "e5m6",
         fused_experts=i.moe_fused_mlp,
         averaged=i.average_in_collective,
-        tiles=i.tiles,
         **of_plan,
     )
     return cast(Implementation, shared(made))

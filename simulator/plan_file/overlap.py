@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from joulecast.errors import InputError, UnknownNameError
+from joulecast.errors import UnknownNameError
 from joulecast.model.training.nanobatches import HALVES, Window, half_of, operators_of_half
+from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.placement import context_fabric, expert_fabric, group_fabric, tensor_fabric
 from joulecast.simulator.plan_file.source import Source
 
@@ -45,7 +46,7 @@ def read_windows(value: Any, model: ModelConfig, framework: Framework, source: S
     if isinstance(value, Mapping):
         for half in value:
             if half not in HALVES:
-                raise _unknown("half of a layer", str(half), HALVES, f"{WINDOW}.{half}", source)
+                raise place(UnknownNameError("half of a layer", str(half), HALVES), source, f"{WINDOW}.{half}")
         return tuple(
             Window(half, _span(value[half], half, named[half], f"{WINDOW}.{half}", source)) for half in sorted(value)
         )
@@ -55,7 +56,7 @@ def read_windows(value: Any, model: ModelConfig, framework: Framework, source: S
     for name in (first, last):
         known = [operator for operators in named.values() for operator in operators]
         if name not in known:
-            raise _unknown("operator of a layer", name, known, WINDOW, source)
+            raise place(UnknownNameError("operator of a layer", name, known), source, WINDOW)
     half = half_of(first)
     if half != half_of(last):
         raise source.error(
@@ -82,15 +83,15 @@ def _span(value: Any, half: str, names: Sequence[str], key: str, source: Source)
     places = []
     for one in _pair(value, key, source):
         if isinstance(one, str) and one not in names:
-            raise _unknown(f"operator of the {half} half", one, names, key, source)
-        place = names.index(one) if isinstance(one, str) else one
-        if not 0 <= place < len(names):
+            raise place(UnknownNameError(f"operator of the {half} half", one, names), source, key)
+        at = names.index(one) if isinstance(one, str) else one
+        if not 0 <= at < len(names):
             raise source.error(
-                f"a window to operator {place} lies outside the {half} half, which has 0 to {len(names) - 1}",
+                f"a window to operator {at} lies outside the {half} half, which has 0 to {len(names) - 1}",
                 key,
-                remedy=f"The nearest is {min(max(place, 0), len(names) - 1)}; they are {_listed(names)}.",
+                remedy=f"The nearest is {min(max(at, 0), len(names) - 1)}; they are {_listed(names)}.",
             )
-        places.append(place)
+        places.append(at)
     if places[0] > places[1]:
         raise source.error(
             f"the window ends with {names[places[1]]!r} before it begins with {names[places[0]]!r}",
@@ -101,12 +102,7 @@ def _span(value: Any, half: str, names: Sequence[str], key: str, source: Source)
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"{place} {name}" for place, name in enumerate(names))
-
-
-def _unknown(kind: str, name: str, known: Sequence[str], key: str, source: Source) -> InputError:
-    error = UnknownNameError(kind, name, known)
-    return source.error(error.message, key, remedy=error.remedy)
+    return ", ".join(f"{at} {name}" for at, name in enumerate(names))
 
 
 def check_overlap(plan: Plan, gpu: GpuDescription, source: Source) -> None:

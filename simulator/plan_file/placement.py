@@ -59,9 +59,7 @@ def expert_tensor_fabric(plan: Plan) -> Fabric:
 
 def expert_data_fabric(plan: Plan) -> Fabric:
     """Links of the ranks that sum the gradients of the same experts; see :func:`data_fabric`."""
-    split = plan.parallelism
-    stride = split.expert_model_parallel_size * split.expert_tensor_parallel_size
-    return group_fabric(plan, plan.experts_summing, stride)
+    return group_fabric(plan, plan.experts_summing, expert_ranks(plan))
 
 
 def data_fabric(plan: Plan) -> Fabric:

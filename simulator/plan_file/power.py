@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
@@ -73,9 +73,7 @@ def _clocks(power: Power, gpu: GpuDescription, source: Source) -> None:
             clock_index(clock, known, f"power.clock_mhz.{name}" if name else "power.clock_mhz", source, gpu.name)
 
 
-def clock_index(
-    clock_mhz: float, known_mhz: NDArray[np.float64], key: str, source: Source, gpu: str = "this GPU"
-) -> int:
+def clock_index(clock_mhz: float, known_mhz: Array, key: str, source: Source, gpu: str = "this GPU") -> int:
     """Place of a clock among those that a GPU has.
 
     Raises

@@ -12,6 +12,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.simulator.plan_file.implementation import batch_of_part, implementation_of
+from joulecast.simulator.plan_file.names import place
 from joulecast.simulator.plan_file.source import Source
 
 if TYPE_CHECKING:
@@ -116,5 +117,4 @@ def _no_such(name: str, tile: Tile | RowTile | None, operators: list[Operator], 
         right = "{m = …, n = …}" if isinstance(tile, RowTile) else "{rows = …, warps = …}"
         return source.error(f"{name!r} takes another kind of tile", key, remedy=f"Write {right}.")
     known = [LINEAR, *dict.fromkeys(o.name for o in operators)]
-    error = UnknownNameError("operator of a layer", name, known)
-    return source.error(error.message, key, remedy=error.remedy)
+    return place(UnknownNameError("operator of a layer", name, known), source, key)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.extras import require
 from joulecast.model.hardware.description import GpuDescription
@@ -39,9 +40,6 @@ from joulecast.simulator.traces.perfetto import Arrow
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +70,8 @@ class KernelTimeline:
     program: Program
     result: EngineResult
     timelines: tuple[Timeline, ...]
-    shares: Float
-    base_w: Float
+    shares: Array
+    base_w: Array
     gpu: GpuModel
 
     def __repr__(self) -> str:
@@ -213,7 +211,7 @@ def _timeline_at(prepared: Prepared, clock_index: Sequence[Int], base_index: Seq
     )
 
 
-def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> tuple[Program, Float]:
+def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: Sequence[int]) -> tuple[Program, Array]:
     """What the engine executes, and the share of each resource that every kernel of every segment uses.
 
     Returns
@@ -251,7 +249,7 @@ def kernel_program(prepared: Prepared, clock_index: Sequence[Int], base_index: S
     return program, np.concatenate([share for maker in makers.values() for share in maker.shares])
 
 
-def _power_beside_w(prepared: Prepared, rank: int, clock_index: Int, time_s: float) -> Float:
+def _power_beside_w(prepared: Prepared, rank: int, clock_index: Int, time_s: float) -> Array:
     """What communication that hides beside whole instructions draws on average, by component [W].
 
     No interval shows it.

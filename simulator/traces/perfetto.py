@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.files import write_whole
 from joulecast.simulator.events.timeline import Timeline
 
@@ -54,8 +54,8 @@ class Counter:
 
     name: str
     rank: int
-    time_s: NDArray[np.float64]
-    value: NDArray[np.float64]
+    time_s: Array
+    value: Array
 
 
 def trace_events(
@@ -188,7 +188,7 @@ def _intervals(timeline: Timeline, operators: Sequence[str]) -> Iterator[Event]:
         }
 
 
-def _us(time_ns: NDArray[np.int64]) -> list[float]:
+def _us(time_ns: Int) -> list[float]:
     """Microseconds that are the same whole nanoseconds to a reader that rounds and to one that truncates.
 
     A nanosecond less, and a kernel would reach beyond its instruction: Perfetto drops what does not nest.

@@ -21,7 +21,7 @@ from joulecast.model.training.other_optimizers import RULES
 from joulecast.model.training.parameters import ParameterTensor, parameters_of_stage, trained
 from joulecast.simulator.instructions.eager_launches import looped_launches
 from joulecast.simulator.plan_file.implementation import implementation_of
-from joulecast.simulator.plan_file.optimizer import optimizer_assumptions
+from joulecast.simulator.plan_file.loss_and_optimizer import optimizer_assumptions
 from joulecast.simulator.plan_file.plan import plan_from_dict
 
 CONFIG = ModelConfig("tiny", 512, 4, 8, 4, 64, 1024, 4096)

@@ -12,7 +12,7 @@ import pytest
 from paths import ROOT
 
 #: What the root offers to all.
-OFFERED = ("joulecast.tables", "joulecast.errors", "joulecast.extras", "joulecast.files", "joulecast.threads")
+OFFERED = tuple(f"joulecast.{name}" for name in ("arrays", "tables", "errors", "extras", "files", "threads"))
 #: What each sub-package may import of joulecast, besides that and itself.
 ALLOWED = {
     "model": set(),
