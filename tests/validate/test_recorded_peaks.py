@@ -38,7 +38,7 @@ def peak_errors(file: str) -> dict[str, float]:
                 "tp2sp_full": 0.4,
             },
         ),
-        # Attention's results and keys are kept once more around what ranks exchange. Buckets of DDP as they are at worst.
+        # Attention's results and keys are kept once more around what ranks exchange; DDP's buckets are as at worst.
         ("train_context.jsonl", 18, {"p2p_ddp": 12.0}),
         ("train_iterations.jsonl", 15, {}),
         # Weighted rows are kept in fp32, and those that ``index_add`` adds.
