@@ -20,7 +20,7 @@ from joulecast.plan.knobs.time_limit import ROOM, none_within
 Float = NDArray[np.float64]
 
 #: Times at which simple plans are sought between the last one beyond a power limit and the first one that keeps it.
-TIMES_BETWEEN = 12
+TIMES_BETWEEN = 24
 
 
 def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_s: float | None = None) -> Front:

@@ -30,7 +30,7 @@ STEP = 1e-3
 #: Shares of the caps under which simple plans are sought: their choices lie on both sides of the spans between them.
 SHARES = (1.02, 1.0, 0.98)
 #: Instructions visited in search of simple plans, roughly, and how much fewer where they stand beside others.
-SEARCHED, BESIDE = 150_000_000, 15
+SEARCHED, BESIDE = 60_000_000, 6
 #: Relative difference of powers that is rounding.
 ROUNDING = 1e-9
 #: Times for which plans are sought, as shares of the fastest one under the caps.

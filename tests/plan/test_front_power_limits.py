@@ -17,9 +17,9 @@ from joulecast.simulator.plan_file.plan import plan_from_dict
 #: and of one that keeps one clock for each stage, is slower than what boards do at free clocks, at most.
 PIPELINES = {
     "a40": ("a40", "llama-3.1-8b", 4, "1f1b", 1024, 8, 180, 0.058, 0.065),
-    "a40-zero-bubble": ("a40", "llama-3.1-8b", 4, "zb-h1", 1024, 12, 168, 0.055, 0.10),
+    "a40-zero-bubble": ("a40", "llama-3.1-8b", 4, "zb-h1", 1024, 12, 168, 0.07, 0.09),
     "l40s": ("l40s", "llama-3.1-8b", 4, "1f1b", 2048, 8, 200, 0.065, 0.095),
-    "l4": ("l4", "llama-3.2-1b", 4, "zb-h1", 1024, 8, 50, 0.065, 0.10),
+    "l4": ("l4", "llama-3.2-1b", 4, "zb-h1", 1024, 8, 50, 0.065, 0.14),
     "l4-pair": ("l4", "llama-3.2-1b", 2, "gpipe", 512, 16, 48, 0.055, 0.13),
     "h200": ("h200-sxm", "llama-3.1-8b", 4, "1f1b", 4096, 8, 350, 0.045, 0.06),
 }
