@@ -28,12 +28,10 @@ import math
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
-
-Array = NDArray[np.float64]
 
 #: Steps of each kind as a multiple of (n − 1), and share of the bytes that one GPU moves both ways.
 STEPS = {

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError, did_you_mean
 from joulecast.files import parse_toml
 from joulecast.model.hardware.description import DISCREPANCY_QUANTITIES, SCHEMA_VERSION, TABLES, Facts, Parameter, Table
@@ -258,7 +258,7 @@ def _table(name: str, table: TableFile, source: _Source) -> Table:
 
 def _covariance(
     name: str, covariance: CovarianceFile | None, parameters: Mapping[str, Parameter], source: _Source
-) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+) -> tuple[tuple[str, ...], Array]:
     if covariance is None:
         return (), np.zeros((0, 0))
     key = f"{name}.covariance"
@@ -299,7 +299,7 @@ def _check_foreign_names(tables: Mapping[str, Table], source: _Source) -> None:
                 )
 
 
-def covariance_problem(matrix: NDArray[np.float64]) -> str | None:
+def covariance_problem(matrix: Array) -> str | None:
     """What keeps a square matrix from being a covariance, ``None`` if nothing does.
 
     Judged on the correlation matrix, as the parameters' units differ by many orders of magnitude.

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Operator, Streaming
 from joulecast.model.kernels.toggling import memory_toggle
 
-Array = NDArray[np.float64]
 #: Columns of :class:`~joulecast.model.kernels.costs.Costs` by name.
 Columns = dict[str, Array]
 

@@ -35,17 +35,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
 from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_masked, next_power, next_wider, pace
 from joulecast.model.kernels.operators import DTYPE_BYTES, products_width
 from joulecast.model.kernels.positions import WINDOWS, looked_at
-
-Array = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 #: PyTorch's flex attention: a Triton kernel that goes by a list of squares, on one grid over the sequence.
 FLEX = "flex"

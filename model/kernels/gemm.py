@@ -14,16 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.product_cut import Cut, Cutter, cut_of
 from joulecast.model.kernels.product_pace import REFERENCE_TILE, Pace
 from joulecast.model.kernels.product_tiles import NEWER, KernelKind, ProductTiles, kernel_kind, product_tiles
 from joulecast.model.kernels.streaming import residency
-
-Array = NDArray[np.float64]
 
 #: What a tile of a grouped kernel takes longer to begin and end than the library's, as a share of the latter: it looks
 #: up its product and addresses, and the next one's loads do not run beside its results [estimate, +-0.4]. From the

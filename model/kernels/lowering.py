@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.model.cluster.collectives import CollectiveShapes, collective_work, copy_share
 from joulecast.model.cluster.fabric import Fabric
@@ -55,8 +55,6 @@ from joulecast.model.kernels.streaming import (
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
 
-Array = NDArray[np.float64]
-
 #: Share of the memory's bandwidth at which results of products are read and written that these are added to, how
 #: sharply the longer of both decides, and of how many rows at most: 12 of 64 to 512 rows on an H200, in bf16 and fp32,
 #: are met within 12 %, two of 1,024 without it within 10 (`validate/recorded/liger`) [estimates, +-0.04, 3.7 to 8].
@@ -87,7 +85,7 @@ class OperatorGroup:
 
     key: tuple[Hashable, ...]
     operators: list[Operator]
-    index: NDArray[np.int64]
+    index: Int
 
 
 def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
@@ -122,7 +120,7 @@ class Lowering:
         return _lowered(self._groups, self._family, gpu)
 
 
-def _lowered(groups: Sequence[OperatorGroup], family: NDArray[np.int64], gpu: GpuModel) -> Costs:
+def _lowered(groups: Sequence[OperatorGroup], family: Int, gpu: GpuModel) -> Costs:
     columns, own = zeros(len(family)), own_kinds(gpu)
     for group in groups:
         for name, values in lower_group(group, gpu).items():

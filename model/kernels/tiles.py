@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, column, hbm_energy_j
 from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks, spilled_registers
@@ -26,7 +26,6 @@ from joulecast.model.kernels.streaming import residency
 from joulecast.model.kernels.tile_estimates import estimate
 from joulecast.model.kernels.toggling import toggle_factor
 
-Array = NDArray[np.float64]
 #: Columns of the widest matrix instruction; narrower ones read the left operand more often.
 WIDEST = 256.0
 #: Values of the tile to which the cycles of its ends refer, and the share of these that storing its values takes
