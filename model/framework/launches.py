@@ -109,6 +109,24 @@ def streaming(
     return Launch(operator, completes=completes)
 
 
+def row_wise(
+    pattern: str,
+    name: str,
+    rows: int,
+    columns: int,
+    *,
+    reads: float = 1.0,
+    writes: float = 1.0,
+    dtype: str = "bf16",
+    completes: str = "",
+) -> Launch:
+    """Launch of such a kernel whose pace depends on the shape of its rows: a norm, a softmax, a sum, a gather."""
+    shape = {"rows": rows, "columns": columns}
+    return streaming(
+        pattern, name, rows * columns, reads=reads, writes=writes, dtype=dtype, completes=completes, **shape
+    )
+
+
 def elementwise(name: str, elements: float, *, writes: float = 1.0, completes: str = "") -> Launch:
     """Launch of a PyTorch kernel that takes each value in fp32 for itself, several at a time."""
     return streaming("unary", name, elements, writes=writes, dtype="fp32", completes=completes, late_s=IN_PLACE_S)
@@ -215,16 +233,7 @@ MOVES = ("all_gather", "all_to_all", "broadcast", "send_recv", "ring_step", "rin
 
 def column_sums(name: str, rows: int, columns: int, dtype: str, completes: str = "", groups: int = 1) -> Launch:
     """Launch of a gradient's sums over its rows, as of a bias, or over those of each of some groups."""
-    return streaming(
-        "bias_reduce",
-        name,
-        rows * columns,
-        writes=groups / rows,
-        dtype=dtype,
-        rows=rows,
-        columns=columns,
-        completes=completes,
-    )
+    return row_wise("bias_reduce", name, rows, columns, writes=groups / rows, dtype=dtype, completes=completes)
 
 
 def norm_gradients(
@@ -232,18 +241,15 @@ def norm_gradients(
 ) -> tuple[Launch, Launch]:
     """Launches of the gradient of a norm's input, which reads so many tensors, and of that of its weight."""
     return (
-        streaming(
-            "norm_backward", f"{name}.grad", rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns
-        ),
-        streaming(
+        row_wise("norm_backward", f"{name}.grad", rows, columns, reads=reads, dtype=dtype),
+        row_wise(
             "gamma_backward",
             f"{name}.gamma.grad",
-            rows * columns,
+            rows,
+            columns,
             reads=2,
             writes=1 / rows,
             dtype=dtype,
-            rows=rows,
-            columns=columns,
             completes=completes,
         ),
     )

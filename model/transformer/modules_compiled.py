@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, issued, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.attention import GRAPH_MASK
 from joulecast.model.transformer import (
@@ -92,7 +92,7 @@ def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
     rows, columns, dtype = s.norm_tokens, s.hidden, s.dtype
     pattern = "add" if reads else s.config.norm
     read, written = _wide(s) + reads, 1 + writes * _wide(s)
-    return streaming(pattern, name, rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns)
+    return row_wise(pattern, name, rows, columns, reads=read, writes=written, dtype=dtype)
 
 
 def _residual(s: Shard) -> Launch:
@@ -124,9 +124,7 @@ def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branc
     read, written = branches + 2 * _wide(s), _wide(s) + s.implementation.autocast
     return (
         *eager.enter_backward(entered, s),
-        streaming(
-            "mul", f"{norm}.grad", rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns
-        ),
+        row_wise("mul", f"{norm}.grad", rows, columns, reads=read, writes=written, dtype=dtype),
         replace(gamma, completes="" if accumulate else f"{norm}.weight"),
         *sums,
     )
@@ -148,8 +146,7 @@ def _activation(s: Shard) -> Launch:
 
 def _activation_backward(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
-    dtype = s.dtype
-    return streaming("mul", "activation.grad", elements, reads=2 + gated, writes=1 + gated, dtype=dtype)
+    return streaming("mul", "activation.grad", elements, reads=2 + gated, writes=1 + gated, dtype=s.dtype)
 
 
 def _rotary(s: Shard) -> tuple[Launch, ...]:

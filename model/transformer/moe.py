@@ -182,8 +182,7 @@ def _gate(s: Shard, suffix: str) -> tuple[Launch, ...]:
     """Scaling of the shared experts' result by a gate of its own."""
     if not experts_of(s).shared_gate:
         return ()
-    values = s.stream_values
-    return (streaming("mul", f"shared.gate{suffix}", values, reads=2, dtype=s.dtype),)
+    return (streaming("mul", f"shared.gate{suffix}", s.stream_values, reads=2, dtype=s.dtype),)
 
 
 def _grouped_forward(

@@ -98,19 +98,18 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         return _paired_backward(s)
     if s.config.half_rotary and not wide_table(s):
         return _halves(s, ".grad", _HALVES_BACKWARD)
-    dtype = s.dtype
     parts = _parts(s) if wide_table(s) else ()
-    launches = [widened(f"rotary.{part}.grad.widen", whole, dtype) for part, whole in parts]
+    launches = [widened(f"rotary.{part}.grad.widen", whole, s.dtype) for part, whole in parts]
     for part, whole in reversed(_parts(s)):
         name, values = f"rotary.{part}.grad", whole * s.config.rotary_fraction
         launches += [
             *_product(f"{name}.sin", values, s),
             _paced(f"{name}.neg", values / 2, SIGN, s),
-            streaming("fill", f"{name}.slice1.fill", values, reads=0, dtype=dtype),
+            streaming("fill", f"{name}.slice1.fill", values, reads=0, dtype=s.dtype),
             _paced(f"{name}.slice1.copy", values / 2, HALF, s),
-            streaming("fill", f"{name}.slice2.fill", values, reads=0, dtype=dtype),
+            streaming("fill", f"{name}.slice2.fill", values, reads=0, dtype=s.dtype),
             _paced(f"{name}.slice2.copy", values / 2, HALF, s),
-            streaming("add", f"{name}.slices", values, reads=2, dtype=dtype),
+            streaming("add", f"{name}.slices", values, reads=2, dtype=s.dtype),
             *_product(f"{name}.cos", values, s),
             _paced(f"{name}.add", values, SUM_GRADIENT, s, reads=2),
         ]
@@ -234,6 +233,5 @@ def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
 
 
 def _paced(name: str, values: float, cycles: Cycles, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
-    dtype = s.dtype
     each = cycles if isinstance(cycles, float) else cycles[s.batch == 1]
-    return one_by_one("unary", name, values, each, activity=BUSY, reads=reads, writes=writes, dtype=dtype)
+    return one_by_one("unary", name, values, each, activity=BUSY, reads=reads, writes=writes, dtype=s.dtype)

@@ -22,7 +22,7 @@ from dataclasses import replace
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.vision import Images, Vision
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch, one_by_one, streaming
+from joulecast.model.framework.launches import Launch, one_by_one, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import Attention
 from joulecast.model.transformer import attention_kernel, autocast_linear, frozen, pytorch_norm
@@ -103,7 +103,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     launches += autocast_linear.forward(_patches(vision, s), s, wide=False)
     if vision.interpolated:
         launches += [
-            streaming("embedding", "patches.positions", 4 * values, dtype=dtype, rows=4 * s.tokens, columns=hidden),
+            row_wise("embedding", "patches.positions", 4 * s.tokens, hidden, dtype=dtype),
             streaming("mul", "patches.positions.weigh", 4 * values, writes=2, dtype=dtype),
             streaming("reduce", "patches.positions.sum", 4 * values, writes=0.25, dtype="fp32"),
             rounded("patches.positions.round", values),
@@ -113,7 +113,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     if vision.positions:
         launches.append(streaming("add", "patches.positions.add", values, reads=2, dtype=dtype))
     if vision.window:
-        launches.append(streaming("embedding", "patches.order", values, dtype=dtype, rows=s.tokens, columns=hidden))
+        launches.append(row_wise("embedding", "patches.order", s.tokens, hidden, dtype=dtype))
     return (*launches, *(pytorch_norm.forward("patches.norm", s) if vision.norm_before else ()))
 
 
@@ -125,7 +125,7 @@ def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Lau
         kernels, sums = pytorch_norm.backward("patches.norm", s, accumulate)
         launches += (*kernels, *sums)
     if vision.window:
-        order = streaming("embedding", "patches.grad.order", values, dtype=dtype, rows=s.tokens, columns=hidden)
+        order = row_wise("embedding", "patches.grad.order", s.tokens, hidden, dtype=dtype)
         launches.append(order)
     if vision.positions:
         rows, whole = vision.positions + vision.class_token, 4.0 if vision.interpolated else 1.0
@@ -216,10 +216,10 @@ def _put(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ..
         streaming("unary", "images.put", values, reads=SCATTERED / size, writes=1.0, dtype=dtype),
     )
     deeper = (
-        streaming("embedding", "images.deep.take", rows * hidden, dtype=dtype, rows=rows, columns=hidden),
+        row_wise("embedding", "images.deep.take", rows, hidden, dtype=dtype),
         streaming("add", "images.deep.add", rows * hidden, reads=2, dtype=dtype),
         streaming("unary", "images.deep.clone", values, dtype=dtype),
-        streaming("embedding", "images.deep.put", rows * hidden, dtype=dtype, rows=rows, columns=hidden),
+        row_wise("embedding", "images.deep.put", rows, hidden, dtype=dtype),
     )
     return (*first, *deeper * vision.deep)
 
