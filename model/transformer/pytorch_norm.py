@@ -37,18 +37,17 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
         values, dtype = s.stream_values, s.dtype
         weights = (widened(f"{name}.{part}.widen", s.hidden, dtype) for part in ("weight", "bias"))
         return (widened(f"{name}.widen", values, dtype), *weights, eager.norm_forward(name, s.in_fp32))
+    if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted" or _undone(s):
+        return _alone(name, s.stream)
+    # One is added to a layer norm's weight, as transformers writes Nemotron's.
+    return (streaming("unary", f"{name}.weight.shift", s.hidden, dtype=s.stream.dtype), *_alone(name, s.stream))
+
+
+def _alone(name: str, s: Shard) -> tuple[Launch, ...]:
+    """A norm of values in the shard's type."""
     if liger_kernels.swaps_norms(s):
-        return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.hidden),)
-    if unfused(s):
-        return unfused_norm.forward(name, s.stream, s.norm_tokens, s.hidden)
-    return (*_shifted(name, s), eager.norm_forward(name, s.stream))
-
-
-def _shifted(name: str, s: Shard) -> tuple[Launch, ...]:
-    """One added to a layer norm's weight, as transformers writes Nemotron's."""
-    if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted":
-        return ()
-    return (streaming("unary", f"{name}.weight.shift", s.hidden, dtype=s.stream.dtype),)
+        return (liger_kernels.norm_forward(name, s, s.norm_tokens, s.hidden),)
+    return unfused_norm.forward(name, s, s.norm_tokens, s.hidden) if unfused(s) else (eager.norm_forward(name, s),)
 
 
 def block_forward(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -60,10 +59,7 @@ def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Norm and scaling between a block and the residual stream, where the model has them; narrow under autocast."""
     if not eager.after_block(s):
         return eager.branch_norm_forward(name, s)
-    norm = eager.branch_norm(name, s)
-    if liger_kernels.swaps_norms(s):
-        return (liger_kernels.norm_forward(norm, s, s.norm_tokens, s.hidden),)
-    return unfused_norm.forward(norm, s, s.norm_tokens, s.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
+    return _alone(eager.branch_norm(name, s), s)
 
 
 def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -71,11 +67,8 @@ def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]
     if not eager.after_block(s):
         return eager.branch_norm_backward(name, s, accumulate)
     norm = eager.branch_norm(name, s)
-    kernels, _ = eager.norm_backward(norm, s, accumulate)
     _, sums = eager.norm_backward(norm, s.stream, accumulate)
-    if undone := _undone(s):
-        kernels = undone(norm, s, s.norm_tokens, s.hidden, "" if accumulate else f"{norm}.weight")
-    return (*kernels, *sums)
+    return (*_alone_backward(norm, s, accumulate), *sums)
 
 
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
@@ -83,11 +76,14 @@ def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...],
     if widens(s):
         kernels, sums = eager.norm_backward(name, s.in_fp32, accumulate)
         return (*kernels, rounded(f"{name}.grad.round", s.stream_values)), sums
-    kernels, sums = eager.norm_backward(name, s.stream, accumulate)
+    _, sums = eager.norm_backward(name, s.stream, accumulate)
+    return _alone_backward(name, s.stream, accumulate), sums
+
+
+def _alone_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     if undone := _undone(s):
-        done = "" if accumulate else f"{name}.weight"
-        kernels = undone(name, s.stream, s.norm_tokens, s.hidden, done)
-    return kernels, sums
+        return undone(name, s, s.norm_tokens, s.hidden, "" if accumulate else f"{name}.weight")
+    return eager.norm_backward(name, s, accumulate)[0]
 
 
 def _undone(s: Shard) -> Callable[..., tuple[Launch, ...]] | None:
