@@ -83,7 +83,7 @@ class Family(LayerForm):
 
     keys: Mapping[str, str] = field(default_factory=dict)
     attention_bias_key: str = ""
-    output_follows: bool = False
+    output_follows: bool = True
     mlp_bias_key: str = ""
     parallel_key: str = ""
     alibi_key: str = ""

@@ -49,7 +49,6 @@ _QWEN3_NEXT_SIZES = {
 #: Qwen3-Next's layers: linear attention, every fourth gated attention, experts behind either.
 _QWEN3_NEXT = Family(
     attention_bias_key="attention_bias",
-    output_follows=True,
     norm_formula="shifted",
     qk_norm=True,
     gated_attention=True,
@@ -77,7 +76,6 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         gated_mlp=False,
         activation="relu2",
         attention_bias_key="attention_bias",
-        output_follows=True,
         mlp_bias_key="mlp_bias",
         positions="none",
         experts=ExpertKeys(
@@ -116,7 +114,6 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
     ),
     "bamba": Family(
         attention_bias_key="attention_bias",
-        output_follows=True,
         mlp_bias_key="mlp_bias",
         rotary_fraction=0.5,
         state_space=StateSpaceKeys(pattern="attn_layer_indices", indexed=True),
@@ -125,7 +122,6 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
     "granitemoehybrid": Family(
         keys={"intermediate_size": "shared_intermediate_size"},
         attention_bias_key="attention_bias",
-        output_follows=True,
         joint_up=True,
         positions="asked",
         scaled_embeddings=True,

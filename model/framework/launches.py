@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from joulecast.model.cluster.collectives import TOKEN_EXCHANGES
+from joulecast.model.cluster.collectives import POINT_TO_POINT, TOKEN_EXCHANGES
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hashing import HashedOnce, hashed_once
@@ -228,7 +228,7 @@ def added_up(launch: Launch, dtype: str) -> Launch:
 
 
 #: Communications that only move data: copy engines do these without SMs (NCCL 2.28 does between GPUs of one domain).
-MOVES = ("all_gather", "all_to_all", "broadcast", "send_recv", "ring_step", "rings_step")
+MOVES = ("all_gather", "all_to_all", *POINT_TO_POINT)
 
 
 def column_sums(name: str, rows: int, columns: int, dtype: str, completes: str = "", groups: int = 1) -> Launch:

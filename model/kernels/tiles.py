@@ -19,7 +19,7 @@ import numpy as np
 
 from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.arrays import PICO, Columns, column, hbm_energy_j
+from joulecast.model.kernels.arrays import PICO, Columns, column, footprints, hbm_energy_j
 from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Tile
 from joulecast.model.kernels.streaming import residency
@@ -87,10 +87,8 @@ def _hbm_bytes(operators: Sequence[Gemm], compulsory: Array, staged: Array, gpu:
 
     The tiles at work at a time share stripes of operands; the next ones find little of these.
     """
-    said = [o.footprint_bytes for o in operators]
-    footprint = np.array([own if f is None else f for f, own in zip(said, compulsory, strict=True)])
     again = gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)
-    return np.asarray(np.maximum(compulsory, again) * (1.0 - residency(footprint, gpu)))
+    return np.asarray(np.maximum(compulsory, again) * (1.0 - residency(footprints(operators, compulsory), gpu)))
 
 
 def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel) -> Array:

@@ -40,12 +40,14 @@ def repeated(s: Shard) -> tuple[Launch, ...]:
     """Keys and values for every head."""
     if s.heads == s.kv_heads:
         return ()
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
-    cycles, read, busy = REPEATED * values, s.kv_heads / s.heads, transformers_rotary.BUSY
-    return tuple(
-        issued("unary", f"attention.{part}.repeat", values, cycles, activity=busy, reads=read, dtype=dtype)
-        for part in ("key", "value")
-    )
+    values, share = s.tokens * s.heads * s.config.head_dim, s.kv_heads / s.heads
+    return tuple(repeat(f"attention.{part}", values, share, s) for part in ("key", "value"))
+
+
+def repeat(name: str, values: int, share: float, s: Shard) -> Launch:
+    """Heads copied for several others, so many values in all, of which there were a ``share``."""
+    busy = transformers_rotary.BUSY
+    return issued("unary", f"{name}.repeat", values, REPEATED * values, activity=busy, reads=share, dtype=s.dtype)
 
 
 def summed(s: Shard) -> tuple[Launch, ...]:

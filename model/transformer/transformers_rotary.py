@@ -224,7 +224,12 @@ def queries_scaled(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
 
 def joined_heads(values: float, s: Shard) -> tuple[Launch, ...]:
     """Queries, keys and values of heads joined value by value, and turned to tokens first."""
-    return (_paced("qkv.cat", values, JOINED, s), turn("qkv.clone", values, s))
+    return (joined("qkv.cat", values, s), turn("qkv.clone", values, s))
+
+
+def joined(name: str, values: float, s: Shard) -> Launch:
+    """Parts of heads joined value by value."""
+    return _paced(name, values, JOINED, s)
 
 
 def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
