@@ -12,6 +12,7 @@ from joulecast.model.cluster.collectives import POINT_TO_POINT, TOKEN_EXCHANGES
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hashing import HashedOnce, hashed_once
+from joulecast.model.kernels.multi_tensor import BLOCK_VALUES, MOST_BLOCKS
 from joulecast.model.kernels.operators import DTYPE_BYTES, Collective, Gemm, Operator, Streaming
 
 #: Cycles of an SM for a value that PyTorch copies into another order: queries and values out of a joint product, and
@@ -252,6 +253,21 @@ def norm_gradients(
             dtype=dtype,
             completes=completes,
         ),
+    )
+
+
+def many_tensors(
+    pattern: str, name: str, elements: float, reads: float, writes: float, dtype: str
+) -> tuple[Launch, ...]:
+    """Launches over all parameters at once, as PyTorch's ``foreach`` and fused optimizers make them.
+
+    They share ``elements``: as many as fill a launch in each, and the rest in the last.
+    """
+    whole, rest = divmod(elements, MOST_BLOCKS * BLOCK_VALUES)
+    return tuple(
+        replace(streaming(pattern, name, size, reads=reads, writes=writes, dtype=dtype), repeat=count)
+        for size, count in ((MOST_BLOCKS * BLOCK_VALUES, int(whole)), (rest, 1))
+        if count and size >= 1
     )
 
 
