@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from joulecast.model.cluster.collectives import POINT_TO_POINT, TOKEN_EXCHANGES
@@ -219,6 +220,13 @@ def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: st
         Gemm(outputs, inputs, tokens, dtype=dtype, layout="nt", footprint_bytes=math.inf, name=f"{name}.wgrad"),
         completes=completes,
     )
+
+
+def each_once(launches: Iterable[Launch], changed: Callable[[Launch], Launch]) -> tuple[Launch, ...]:
+    """The launches, changed; those that are one object stay one, as equal layers share theirs."""
+    given = tuple(launches)
+    made = {key: changed(launch) for key, launch in {id(one): one for one in given}.items()}
+    return tuple(made[id(one)] for one in given)
 
 
 def added_up(launch: Launch, dtype: str) -> Launch:
