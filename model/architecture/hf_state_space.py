@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from joulecast.errors import NotYetError
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf_experts import read_experts, read_turns
 from joulecast.model.architecture.hf_family import Family, StateSpaceKeys
@@ -20,8 +19,6 @@ NAMES: Mapping[str, str] = {
     "mlp": "-",
     "moe": "E",
 }
-#: Keys of parts that nothing here describes.
-UNKNOWN = {"block_configs": "layers of different sizes"}
 
 
 def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
@@ -31,20 +28,10 @@ def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
     ------
     InputError
         For letters or types that are not known, or not as many as layers.
-    NotYetError
-        For parts in :data:`UNKNOWN`.
     """
     keys = family.state_space
     if keys is None:
         return ()
-    for key, what in UNKNOWN.items():
-        if reader.data.get(key):
-            raise NotYetError(
-                f"a file with {key} is of a model that has {what}, which is not implemented",
-                file=reader.file,
-                key=reader.prefix + key,
-                remedy="Use a model whose file leaves it out.",
-            )
     mixing = _mixing(reader, keys, layers)
     if len(mixing) != layers:
         raise reader.error(keys.pattern, f"{len(mixing)} kinds for {layers} layers", "Name one for each.")
