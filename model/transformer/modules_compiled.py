@@ -28,6 +28,7 @@ from joulecast.model.transformer import (
 )
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.linear import Linear
+from joulecast.model.transformer.rotary import normed_parts
 
 #: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
 ROTATED, ROTATED_GRADIENT = 0.79, 1.15
@@ -181,22 +182,13 @@ def _rotated(name: str, values: float, cycles: float, reads: float, s: Shard) ->
 
 def _head_norms(s: Shard) -> tuple[Launch, ...]:
     """Norms of query and key heads in one kernel each."""
-    if not s.config.qk_norm:
-        return ()
-    heads = (("query", s.heads), ("key", s.kv_heads))
-    width, dtype = s.config.head_dim, s.dtype
-    return tuple(streaming("unary", f"{part}_norm", s.tokens * count * width, dtype=dtype) for part, count in heads)
+    return tuple(streaming("unary", f"{part}_norm", n * size, dtype=s.dtype) for part, n, size in normed_parts(s))
 
 
 def _head_norms_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`_head_norms`."""
-    if not s.config.qk_norm:
-        return ()
     launches: list[Launch] = []
-    width, dtype = s.config.head_dim, s.dtype
-    for part, count in (("key", s.kv_heads), ("query", s.heads)):
-        weight = f"{part}_norm.weight"
-        one = streaming("mul", f"{part}_norm.grad", s.tokens * count * width, reads=2, dtype=dtype)
-        launches.append(replace(one, completes="" if accumulate else weight))
-        launches += eager.accumulation(weight, width, dtype, accumulate)
+    for part, rows, columns in reversed(normed_parts(s)):
+        made = streaming("mul", f"{part}_norm.grad", rows * columns, reads=2, dtype=s.dtype)
+        launches += eager.gradient_of(f"{part}_norm.weight", made, s.config.head_dim, s.dtype, accumulate)
     return tuple(launches)

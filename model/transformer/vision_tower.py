@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.vision import Images, Vision
@@ -122,11 +123,9 @@ def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Lau
     hidden, dtype, values = s.hidden, s.dtype, s.tokens * s.hidden
     launches: list[Launch] = []
     if vision.norm_before:
-        kernels, sums = pytorch_norm.backward("patches.norm", s, accumulate)
-        launches += (*kernels, *sums)
+        launches += chain(*pytorch_norm.backward("patches.norm", s, accumulate))
     if vision.window:
-        order = row_wise("embedding", "patches.grad.order", s.tokens, hidden, dtype=dtype)
-        launches.append(order)
+        launches.append(row_wise("embedding", "patches.grad.order", s.tokens, hidden, dtype=dtype))
     if vision.positions:
         rows, whole = vision.positions + vision.class_token, 4.0 if vision.interpolated else 1.0
         total = streaming("reduce", "positions.grad", whole * values, writes=rows / s.tokens, dtype=dtype)
@@ -202,8 +201,7 @@ def projected_backward(
     for index in reversed(range(vision.own_projectors)):
         launches += _projector_backward(vision, s, images, index, accumulate)
     if vision.norm_after and images.trains_tower and not vision.unread:
-        kernels, sums = pytorch_norm.backward("norm", s, accumulate)
-        launches += (*kernels, *sums)
+        launches += chain(*pytorch_norm.backward("norm", s, accumulate))
     return tuple(launches)
 
 
@@ -283,8 +281,7 @@ def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, ac
             values = rows.tokens * inputs
             launches.append(streaming("gelu_backward", f"{name}.gelu.grad", values, reads=2, dtype=dtype))
     if of.norm:
-        kernels, sums = pytorch_norm.backward(f"{name}.norm", _normed(vision, s), accumulate)
-        launches += (*kernels, *sums)
+        launches += chain(*pytorch_norm.backward(f"{name}.norm", _normed(vision, s), accumulate))
     if of.pooled and images.trains_tower:
         values = s.tokens * s.hidden
         launches.append(streaming("unary", f"{name}.pool.grad", values, reads=vision.merge**-2, dtype=dtype))
