@@ -267,7 +267,7 @@ def _refuse(reader: Reader, family: Family) -> None:
             raise NotYetError(
                 "this is not implemented yet",
                 file=reader.file,
-                key=key,
+                key=reader.prefix + key,
                 remedy="Use a model whose file has it false or leaves it out.",
             )
 
@@ -300,12 +300,8 @@ def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int
     hidden, heads = reader.count(family.key("hidden_size")), reader.count(heads_key)
     kv_heads = reader.count(family.key("num_key_value_heads"), heads)
     if heads % kv_heads:
-        raise InputError(
-            f"{heads} attention heads are not divisible by {kv_heads} key/value heads",
-            file=reader.file,
-            key=family.key("num_key_value_heads"),
-            remedy=f"Choose a divisor of {heads_key}.",
-        )
+        problem = f"{heads} attention heads are not divisible by {kv_heads} key/value heads"
+        raise reader.error(family.key("num_key_value_heads"), problem, f"Choose a divisor of {heads_key}.")
     return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)
 
 
