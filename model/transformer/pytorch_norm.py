@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
@@ -37,7 +35,7 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
         values, dtype = s.stream_values, s.dtype
         weights = (widened(f"{name}.{part}.widen", s.hidden, dtype) for part in ("weight", "bias"))
         return (widened(f"{name}.widen", values, dtype), *weights, eager.norm_forward(name, s.in_fp32))
-    if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted" or _undone(s):
+    if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted" or not _fused(s):
         return _alone(name, s.stream)
     # One is added to a layer norm's weight, as transformers writes Nemotron's.
     return (streaming("unary", f"{name}.weight.shift", s.hidden, dtype=s.stream.dtype), *_alone(name, s.stream))
@@ -67,8 +65,9 @@ def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]
     if not eager.after_block(s):
         return eager.branch_norm_backward(name, s, accumulate)
     norm = eager.branch_norm(name, s)
+    kernels, _ = eager.norm_backward(norm, s, accumulate)
     _, sums = eager.norm_backward(norm, s.stream, accumulate)
-    return (*_alone_backward(norm, s, accumulate), *sums)
+    return (*(_undone(norm, s, accumulate) or kernels), *sums)
 
 
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
@@ -76,21 +75,20 @@ def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...],
     if widens(s):
         kernels, sums = eager.norm_backward(name, s.in_fp32, accumulate)
         return (*kernels, rounded(f"{name}.grad.round", s.stream_values)), sums
-    _, sums = eager.norm_backward(name, s.stream, accumulate)
-    return _alone_backward(name, s.stream, accumulate), sums
+    kernels, sums = eager.norm_backward(name, s.stream, accumulate)
+    return _undone(name, s.stream, accumulate) or kernels, sums
 
 
-def _alone_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    if undone := _undone(s):
-        return undone(name, s, s.norm_tokens, s.hidden, "" if accumulate else f"{name}.weight")
-    return eager.norm_backward(name, s, accumulate)[0]
+def _undone(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of a norm that is not PyTorch's fused one; empty for that."""
+    if _fused(s):
+        return ()
+    undone = liger_kernels.norm_backward if liger_kernels.swaps_norms(s) else unfused_norm.backward
+    return undone(name, s, s.norm_tokens, s.hidden, "" if accumulate else f"{name}.weight")
 
 
-def _undone(s: Shard) -> Callable[..., tuple[Launch, ...]] | None:
-    """Gradient of a norm that is not PyTorch's fused one."""
-    if liger_kernels.swaps_norms(s):
-        return liger_kernels.norm_backward
-    return unfused_norm.backward if unfused(s) else None
+def _fused(s: Shard) -> bool:
+    return not (liger_kernels.swaps_norms(s) or unfused(s))
 
 
 def last_needed(name: str, s: Shard) -> tuple[str, int]:
