@@ -74,7 +74,9 @@ def parse_description(
     own = flatten(model.device, "device", source)
     device = {**kin.device, **own} if kin else own
     _check_names(device, "device", source)
-    _check_device(device, own, source)
+    if problem := device_problem(device) or peak_problem(device, own):
+        name, wrong, remedy = problem
+        raise source.error(wrong, key=f"device.{name}", remedy=remedy)
     if kin:
         device |= kin_peaks(device, kin.device, own)
     if kin and not model.derivation and not any(getattr(model, name) for name in TABLES):
@@ -220,13 +222,6 @@ def _check_names(parameters: Mapping[str, Parameter], kind: str, source: _Source
         for low, high in pairwise(name for name in names if name in parameters):
             if parameters[low].number > parameters[high].number:
                 raise source.error(f"{low} is above {high}", key=f"{kind}.{low}", remedy="Correct one of them.")
-
-
-def _check_device(device: Mapping[str, Parameter], own: Mapping[str, Parameter], source: _Source) -> None:
-    """Facts of a GPU that cannot hold beside each other."""
-    if problem := device_problem(device) or peak_problem(device, own):
-        name, wrong, remedy = problem
-        raise source.error(wrong, key=f"device.{name}", remedy=remedy)
 
 
 def _tables(model: DescriptionFile, source: _Source) -> dict[str, Table]:

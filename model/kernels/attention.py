@@ -302,7 +302,8 @@ def _block(
     products = flops * slower / (rate * by_backend * pace(dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
-    return flops, _with_scores(products, each_score, backend, backward=backward)
+    costs = EACH_SCORE | EACH_SCORE_FLEX if backend == FLEX else EACH_SCORE
+    return flops, products + costs[each_score][backward] * BLOCK * BLOCK if each_score in costs else products
 
 
 def _efficient(head_dim: Array, *, backward: bool) -> tuple[Array, Array]:
@@ -394,12 +395,6 @@ def _full_speed_bytes(shapes: AttentionShapes, size: float, *, sums: bool) -> Ar
     keys = shapes.batch * shapes.heads * shapes.keys * shapes.head_dim
     rounded = 6.0 * tokens * shapes.head_dim + 4.0 * shared * keys
     return np.asarray(2.0 * size * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
-
-
-def _with_scores(cycles: Array, each_score: str, backend: str, *, backward: bool) -> Array:
-    """Cycles of an SM for a block of queries and keys whose products take ``cycles``, shape ``(n,)``."""
-    costs = EACH_SCORE | EACH_SCORE_FLEX if backend == FLEX else EACH_SCORE
-    return cycles + costs[each_score][backward] * BLOCK * BLOCK if each_score in costs else cycles
 
 
 def _few_heads(shapes: AttentionShapes, mean: Array, overhead: Array, gpu: GpuModel) -> _Load:

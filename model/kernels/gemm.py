@@ -219,7 +219,14 @@ def _hbm_bytes(shapes: GemmShapes, size: float, output_bytes: Array, gpu: GpuMod
     """Bytes between HBM and L2: at least every operand once, less what stays in L2 between launches."""
     compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output_bytes
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
-    missed = 1.0 - residency(footprint, gpu)
-    # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
     staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
-    return np.asarray(np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)) * missed)
+    return read_again(compulsory, staged, footprint, gpu)
+
+
+def read_again(compulsory: Array, staged: Array, footprint: Array, gpu: GpuModel) -> Array:
+    """Bytes between HBM and L2 of products whose tiles load so many ``staged`` ones, ``compulsory`` ones at least.
+
+    SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
+    """
+    again = gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)
+    return np.asarray(np.maximum(compulsory, again) * (1.0 - residency(footprint, gpu)))

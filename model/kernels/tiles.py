@@ -20,9 +20,9 @@ import numpy as np
 from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, column, footprints, hbm_energy_j
+from joulecast.model.kernels.gemm import read_again
 from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Tile
-from joulecast.model.kernels.streaming import residency
 from joulecast.model.kernels.tile_estimates import estimate
 from joulecast.model.kernels.toggling import toggle_factor
 
@@ -67,7 +67,8 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     size = DTYPE_BYTES[first.dtype]
     l2 = outputs * (bm + bn) * k * size
     output = np.array([o.output_bytes_per_element for o in operators], dtype=np.float64)
-    hbm = _hbm_bytes(operators, ((m * k + n * k) * size + m * n * output) * batch, l2, gpu)
+    once = ((m * k + n * k) * size + m * n * output) * batch
+    hbm = read_again(once, l2, footprints(operators, once), gpu)
     near = outputs * k * (_spilled_bytes(tiles, first.dtype, gpu) + own_loads(tiles) * size)
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"]
@@ -80,15 +81,6 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         + near * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
         "hbm_j": hbm_energy_j(hbm, gpu),
     }
-
-
-def _hbm_bytes(operators: Sequence[Gemm], compulsory: Array, staged: Array, gpu: GpuModel) -> Array:
-    """Bytes between HBM and L2 as of the library's products: operands once, less what stays in L2, shape ``(n,)``.
-
-    The tiles at work at a time share stripes of operands; the next ones find little of these.
-    """
-    again = gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)
-    return np.asarray(np.maximum(compulsory, again) * (1.0 - residency(footprints(operators, compulsory), gpu)))
 
 
 def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel) -> Array:
