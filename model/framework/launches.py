@@ -119,13 +119,20 @@ def row_wise(
     *,
     reads: float = 1.0,
     writes: float = 1.0,
-    dtype: str = "bf16",
+    dtype: str,
     completes: str = "",
 ) -> Launch:
     """Launch of such a kernel whose pace depends on the shape of its rows: a norm, a softmax, a sum, a gather."""
-    shape = {"rows": rows, "columns": columns}
     return streaming(
-        pattern, name, rows * columns, reads=reads, writes=writes, dtype=dtype, completes=completes, **shape
+        pattern,
+        name,
+        rows * columns,
+        reads=reads,
+        writes=writes,
+        dtype=dtype,
+        rows=rows,
+        columns=columns,
+        completes=completes,
     )
 
 
