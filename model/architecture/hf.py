@@ -13,13 +13,17 @@ from typing import Any
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError, listed, nearest
 from joulecast.files import parse_json, read_text
-from joulecast.model.architecture.hf_delta_net import read_delta_net
 from joulecast.model.architecture.hf_experts import read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
 from joulecast.model.architecture.hf_refused import FOREIGN, OWN, REFUSED
-from joulecast.model.architecture.hf_state_space import read_hybrid_experts, read_mixers, read_state_space
+from joulecast.model.architecture.hf_state_space import (
+    read_delta_net,
+    read_hybrid_experts,
+    read_mixers,
+    read_state_space,
+)
 from joulecast.model.architecture.hf_vision import read_vision
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm

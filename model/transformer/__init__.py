@@ -23,9 +23,8 @@ What several of them call:
 - In attention's place: ``state_space`` and ``delta_net`` (linear attention) for the kernels between a mixer's
   projections, called by ``modules_mixer`` and ``megatron_state_space``; ``state_space_context`` over several ranks.
 - Experts: ``expert_rows`` for how tokens reach them (``expert_parts``: of how many ranks), ``row_operators`` for
-  PyTorch's kernels that take them there, ``biased_experts`` for clamps and biases in Megatron, ``latent_experts`` for
-  projections around them; ``unfused_router`` for scores in Megatron, ``hybrid_exchange`` for what HybridEP sends beside
-  tokens.
+  PyTorch's kernels that take them there, ``biased_experts`` for clamps and biases in Megatron; ``unfused_router`` for
+  scores in Megatron, ``hybrid_exchange`` for what HybridEP sends beside tokens.
 - Products: ``linear`` for their sizes and biases; ``pipelined_products`` for communication beside them, by PyTorch in
   ``async_tensor``; ``narrow_kernels`` for what FP8 and FP4 add; ``stored_narrow`` for tensors that are kept in fewer
   bits until the backward.

@@ -152,13 +152,12 @@ def _activation_backward(s: Shard) -> Launch:
 
 def _rotary(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and of keys, which are repeated for every head, as values are."""
-    dtype, values = s.dtype, s.tokens * s.heads * s.config.head_dim
-    share = s.kv_heads / s.heads
-    copy = streaming("copy", "rotary.value.repeat", values, reads=share, dtype=dtype) if share < 1 else None
+    values, share = s.tokens * s.heads * s.config.head_dim, s.kv_heads / s.heads
+    copy = streaming("copy", "rotary.value.repeat", values, reads=share, dtype=s.dtype)
     return (
-        *(_rotated("rotary.query", values, ROTATED, 1.0, s)),
-        *(_rotated("rotary.key", values, ROTATED, share, s)),
-        *((copy,) if copy is not None else ()),
+        *_rotated("rotary.query", values, ROTATED, 1.0, s),
+        *_rotated("rotary.key", values, ROTATED, share, s),
+        *((copy,) if share < 1 else ()),
     )
 
 
