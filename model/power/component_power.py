@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.governor import settle_clock_mhz
@@ -28,8 +29,6 @@ from joulecast.model.power.kernel_power import (
     wait_power_w,
 )
 from joulecast.model.power.settled import Curves
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
