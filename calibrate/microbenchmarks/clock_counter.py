@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Int
 from joulecast.calibrate.microbenchmarks.triton_kernels import compiled
 
 #: More SMs than any GPU has: their numbers may have gaps, where some of a chip are switched off.
@@ -24,7 +24,7 @@ tl: Any = None
 Stamp = Callable[[Any], object]
 
 
-def counted_mhz(first: NDArray[np.int64], last: NDArray[np.int64]) -> float | None:
+def counted_mhz(first: Int, last: Int) -> float | None:
     """Mean clock between two stamps [MHz].
 
     Parameters

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array
 
 #: Channels of the whole card, the finest first: what the driver writes down by itself, what is polled, and the counter.
 WHOLE = ("history", "power", "energy")
