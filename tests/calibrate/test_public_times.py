@@ -141,7 +141,7 @@ def test_a_folder_without_rows_names_those_below_it_that_have_some(tmp_path: Pat
     for name in ("rows", "tables"):
         (tmp_path / name).mkdir()
     (tmp_path / "tables" / "more.csv").write_text("a,b\n", encoding="utf-8")
-    with pytest.raises(DataError, match="(lines|form)\\.$"):
+    with pytest.raises(DataError, match=r"(lines|form)\.$"):
         read_rows(tmp_path)
     (tmp_path / "rows" / "a.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(
