@@ -28,7 +28,7 @@ from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.validate.published.perseus_files import WORKLOAD, PlanRow, read_plans
 from joulecast.validate.scoring.metrics import as_array
-from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
+from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted, unpredicted
 from joulecast.validate.scoring.summary import summarise
 
 #: Catalogue names of the artifact's cards by their name in the data, and their power while blocked on communication as
@@ -86,12 +86,7 @@ def run_perseus(data: str | Path, gpu: str | None = None) -> SuiteResult:
         gpu=gpu or ", ".join(sorted({rows[0].key[0] for rows in groups.values()})),
         rows=tuple(scored),
         summary=summarise(scored),
-        skipped=tuple(
-            (row.name, answer.reason)
-            for workload in workloads
-            for row, answer in zip(workload.rows, workload.answers, strict=True)
-            if isinstance(answer, Unpredicted)
-        ),
+        skipped=tuple(one for workload in workloads for one in unpredicted(workload.rows, workload.answers)),
         protocol=_protocol(workloads),
         details={"rule": RULE, "workloads": [w.details for w in workloads if w.details]},
     )
