@@ -187,13 +187,8 @@ def _models(space: Space, plans: Plans) -> list[ModelConfig]:
     """Every model that the space offers."""
     names = ("workload.model", "workload.layers")
     offered = [[(name, value) for value in space.values(name)] for name in names if name in space.keys]
-    return [_first_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
-
-
-def _first_frame(plans: Plans, space: Space, fixed: Mapping[str, Any]) -> PlanFrame:
-    """A frame with these values, and the first of every other axis."""
-    first = {key: values[0] for key, values in space.axes if values is not None}
-    return plans.frame(first | dict(fixed))
+    others = {key: values[0] for key, values in space.axes if values is not None}
+    return [plans.frame(others | dict(chosen)).model for chosen in itertools.product(*offered)]
 
 
 @dataclass(frozen=True, slots=True)
