@@ -93,8 +93,7 @@ class Dataset:
         for run, kept in zip(self.runs, keep, strict=True):
             if kept:
                 total += run.time_at(steps) - run.times_s[0]
-        mean: Array = total / int(keep.sum())
-        return mean
+        return np.asarray(total / int(keep.sum()))
 
     def kernel_times(self, keep: Bool) -> Array:
         """Shape (kernels,): each kernel's duration soon after the warm-up, median over passes and runs [s]."""
@@ -102,8 +101,7 @@ class Dataset:
         runs = [run for run, kept in zip(self.runs, keep, strict=True) if kept]
         steps = np.arange(float(self.first * self.kernels), passes * self.kernels + 1)
         times = np.array([np.diff(run.time_at(steps)) for run in runs])
-        typical: Array = np.median(times.reshape(len(runs), -1, self.kernels), axis=(0, 1))
-        return typical
+        return np.asarray(np.median(times.reshape(len(runs), -1, self.kernels), axis=(0, 1)))
 
     def equations(self, layout: Layout, keep: Bool, names: Sequence[str]) -> tuple[Array, Array, Int]:
         """Rows, readings and their kinds, of all channels of these names.
@@ -144,8 +142,7 @@ def _kinds(weights: Array, layout: Layout) -> Int:
     coarse = np.zeros(layout.size, dtype=bool)
     coarse[layout.run_bins] = width > 1.5 * width.min()
     busy = weights[:, : layout.rest_bins.start].sum(axis=1) > 0.0
-    kinds: Int = np.where(weights @ coarse > 0.0, 1, 2 * busy).astype(np.int64)
-    return kinds
+    return np.where(weights @ coarse > 0.0, 1, 2 * busy).astype(np.int64)
 
 
 def golden_runs(execution_s: Array, margin: float) -> Bool:
@@ -171,5 +168,4 @@ def golden_runs(execution_s: Array, margin: float) -> Bool:
     count = last - np.arange(len(times)) + 1
     width = times[last] - times
     first = min(range(len(times)), key=lambda i: (-count[i], width[i]))
-    chosen: Bool = (execution_s >= times[first]) & (execution_s <= times[last[first]])
-    return chosen
+    return np.asarray((execution_s >= times[first]) & (execution_s <= times[last[first]]))

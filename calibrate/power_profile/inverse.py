@@ -132,8 +132,7 @@ def _not_negative(covariance: Array, normal: Array, right: Array) -> Array:
 
     # The square root of the normal equations keeps the problem as small as the unknowns, whatever was read.
     factor = np.linalg.cholesky(normal)
-    solution: Array = nnls(factor.T, np.linalg.solve(factor, right))[0]
-    return solution
+    return np.asarray(nnls(factor.T, np.linalg.solve(factor, right))[0])
 
 
 def _noise(residual: Array, leverage: Array, kinds: Int, top_w: float) -> Array:
@@ -147,5 +146,4 @@ def _noise(residual: Array, leverage: Array, kinds: Int, top_w: float) -> Array:
         members = kinds == kind
         left = max(1.0 - float(leverage[members].mean()), 0.1)
         noise[members] = MEDIAN_TO_DEVIATION * float(np.median(np.abs(residual[members]))) / np.sqrt(left)
-    floor: Array = np.maximum(noise, 1e-4 * top_w)
-    return floor
+    return np.asarray(np.maximum(noise, 1e-4 * top_w))

@@ -111,5 +111,4 @@ def averaging_boxes(edges: Array, averaging_s: float) -> Array:
     low = np.maximum(edges[None, :-1], (centre - half)[:, None])
     high = np.minimum(edges[None, 1:], (centre + half)[:, None])
     overlap = np.maximum(high - low, 0.0)
-    share: Array = overlap / overlap.sum(axis=1, keepdims=True)
-    return share
+    return np.asarray(overlap / overlap.sum(axis=1, keepdims=True))

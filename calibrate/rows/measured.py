@@ -133,13 +133,9 @@ def recorded_folder() -> Path:
 
 def recorded_rows(files_: Sequence[str] | None = None) -> list[Row]:
     """The rows of H200s that the package ships for fitting; ``files_`` selects some of their files."""
-    folder = recorded_folder() / "h200_sxm"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
-    rows: list[Row] = []
-    for file in names:
-        if files_ is None or file in files_:
-            rows += parse_rows((folder / file).read_text(encoding="utf-8"), file)
-    return rows
+    found = sorted((recorded_folder() / "h200_sxm").glob("*.jsonl"))
+    chosen = (file for file in found if files_ is None or file.name in files_)
+    return [row for file in chosen for row in parse_rows(file.read_text(encoding="utf-8"), file.name)]
 
 
 def parse_rows(text: str, file: str) -> list[Row]:

@@ -124,7 +124,7 @@ def fit_layer(rows: Configurations, measured: Readings, gpu: GpuModel) -> LayerF
         gpu,
         {**clock, **of_time.as_dict(), **of_energy.as_dict()},
         (_spread(of_time, _ALIKE), _spread(of_energy, _ALIKE), _prior_spread()),
-        *(_root_mean_square(errors) for errors in (time, energy, energy - time)),
+        *(float(np.sqrt(np.mean(errors**2))) for errors in (time, energy, energy - time)),
     )
 
 
@@ -225,7 +225,3 @@ def _spread(solution: Solution, factor: float) -> tuple[tuple[str, ...], Array]:
 
 def _prior_spread() -> tuple[tuple[str, ...], Array]:
     return tuple(CLOCK_PRIORS), np.diag([p.sd for p in CLOCK_PRIORS.values()])
-
-
-def _root_mean_square(errors: Array) -> float:
-    return float(np.sqrt(np.mean(errors**2)))
