@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.relower import Relowering
 from joulecast.calibrate.fit.solve import Solution, robust, solve
@@ -27,7 +27,6 @@ from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.predict import Timer, predict_work
 from joulecast.model.repeated_work import Work
 
-Array = NDArray[np.float64]
 Residuals = Callable[[Mapping[str, float]], Array]
 
 #: Relative noise of a published time [1], and how far a profiler's whole microseconds are off [s].

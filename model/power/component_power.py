@@ -151,7 +151,8 @@ def check_limits(component_limits_w: Mapping[str, float], gpu: GpuModel, *, wait
         lowest = float(rest[part]) + ABOVE_REST_W
         if not limit >= lowest:
             raise InputError(
-                f"{limit:g} W is too little for {part}, which draws {float(rest[part]):.1f} W {when} on {gpu.name}",
+                f"{limit:g} W is too little for {part}, which draws {float(rest[part]):.1f} W {when} on {gpu.name} and "
+                f"needs {ABOVE_REST_W:g} W more to work",
                 key=f"component_limits_w.{part}",
                 remedy=f"The lowest whole limit is {np.ceil(lowest):g}.",
             )
