@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.power.uncertain_power import margin, power_changes
 from joulecast.model.uncertainty import NINETY_PERCENT, changes, ends, spread_of
-
-Array = NDArray[np.float64]
 
 #: Fields of a forecast that tell its 90 % interval.
 INTERVAL = ("time_s_p05", "time_s_p95", "energy_j_p05", "energy_j_p95", "power_w_p05", "power_w_p95")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.forecasts import Changes, Forecast, changes_among
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
@@ -17,8 +17,6 @@ from joulecast.model.power.component_power import check_limits
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.model.repeated_work import LONG_S, Load, Work, evaluate, load_of
 from joulecast.model.uncertainty import DIRECTIONS, composed_spreads, deviations, spread_of
-
-Array = NDArray[np.float64]
 
 #: Every so many steps of the clock the uncertainty is evaluated.
 COARSE = 8

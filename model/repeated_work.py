@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.forecasts import Forecast
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
@@ -17,8 +17,6 @@ from joulecast.model.power.governor import settle_clock_mhz, tensor_clock_mhz
 from joulecast.model.power.kernel_power import at_clock, idle_power_w, wait_power_w
 from joulecast.model.power.limits import group_limit_share, hold_at_peak
 from joulecast.model.power.settled import Curves, Settled, settle
-
-Array = NDArray[np.float64]
 
 #: When a measurement begins after the start, and how long it takes, where nobody says: the board has settled [s].
 LONG_S = 10.0
@@ -38,9 +36,9 @@ class Load:
     """Pieces of work as arrays: ``m`` operators in ``e`` places of ``n`` pieces, and the conditions of their run."""
 
     operators: Sequence[Operator]
-    kernel: NDArray[np.int64]  # which operator, shape (e,)
+    kernel: Int  # which operator, shape (e,)
     counts: Array  # shape (e,)
-    owner: NDArray[np.int64]  # shape (e,)
+    owner: Int  # shape (e,)
     busy_share: Array  # shape (n,)
     limit_w: float
     clock_mhz: Array | float | None = None

@@ -15,8 +15,8 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.model.cluster.extremes import spread_of_slowest
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.description_file import COVARIANCE_TOLERANCE
@@ -24,8 +24,6 @@ from joulecast.model.hardware.estimated_forms import ESTIMATED_FORMS, POSITION_F
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.kernels.families import FAMILIES, spread_of_families
 from joulecast.model.power.kernel_power import CARD_FACTORS
-
-Array = NDArray[np.float64]
 
 #: Standard deviations from the median to either end of a 90 % interval.
 NINETY_PERCENT = 1.645
@@ -147,7 +145,7 @@ def _with_power(known: Mapping[str, float]) -> Mapping[str, float]:
     return {**known, "power": math.hypot(known["time"], known["energy"])}
 
 
-def same_kernels(costs: Costs) -> NDArray[np.int64]:
+def same_kernels(costs: Costs) -> Int:
     """Which kernels are one and the same by their work, as numbers from 0, shape ``(n,)``."""
     work = np.stack([getattr(costs, f.name) for f in fields(costs)], axis=1)
     seen: dict[bytes, int] = {}
@@ -167,7 +165,7 @@ def _two_parts(description: GpuDescription, quantity: str) -> tuple[Array, Array
 
 def composed_spread(
     amount: Array,
-    owner: NDArray[np.int64],
+    owner: Int,
     costs: Costs,
     description: GpuDescription,
     quantity: str,
@@ -207,7 +205,7 @@ def composed_spread(
 
 
 def composed_spreads(
-    amounts: Sequence[Array], owner: NDArray[np.int64], costs: Costs, description: GpuDescription, count: int
+    amounts: Sequence[Array], owner: Int, costs: Costs, description: GpuDescription, count: int
 ) -> tuple[Array, Array, Array]:
     """Those of time, energy and power from the kernels' times and energies; see :func:`composed_power_spread`."""
     time, energy = (
@@ -218,7 +216,7 @@ def composed_spreads(
 
 
 def composed_power_spread(
-    amounts: Sequence[Array], owner: NDArray[np.int64], costs: Costs, description: GpuDescription, count: int
+    amounts: Sequence[Array], owner: Int, costs: Costs, description: GpuDescription, count: int
 ) -> Array:
     """Relative standard deviation of pieces' power from the form of their kernels, where no limit holds it.
 
@@ -252,9 +250,7 @@ def composed_power_spread(
     return _of_sequences(variance, moving, squares[0][0] > 1)
 
 
-def _squares(
-    effect: Array, owner: NDArray[np.int64], group: NDArray[np.int64], count: int
-) -> tuple[NDArray[np.int64], Array]:
+def _squares(effect: Array, owner: Int, group: Int, count: int) -> tuple[Int, Array]:
     """Groups of each piece, and the sum of the squares of its groups' effects, both of shape ``(n,)``."""
     kinds = int(group.max()) + 1
     distinct, place = np.unique(owner * kinds + group, return_inverse=True)
@@ -264,8 +260,8 @@ def _squares(
 
 def form_spreads(
     amount: Array,
-    against: NDArray[np.int64],
-    alike: NDArray[np.int64],
+    against: Int,
+    alike: Int,
     costs: Costs,
     description: GpuDescription,
     quantity: str,
@@ -304,13 +300,13 @@ def form_spreads(
     return _of_sequences(variance, share @ moves, several), np.sqrt(ratio + (MOVING * (more @ moves)) ** 2)
 
 
-def _of_groups(effect: Array, group: NDArray[np.int64]) -> Array:
+def _of_groups(effect: Array, group: Int) -> Array:
     """Sum of the squares of what groups of ``m`` kernels add up to, of effects of shape ``(n, m)``; shape ``(n,)``."""
     members = (group[:, None] == np.arange(int(group.max()) + 1)).astype(np.float64)
     return np.asarray(((effect @ members) ** 2).sum(axis=1))
 
 
-def _of_sequences(variance: Array, moving: Array, several: NDArray[np.bool_]) -> Array:
+def _of_sequences(variance: Array, moving: Array, several: Bool) -> Array:
     """Relative standard deviation with what sequences add to their kernels, where there are several.
 
     ``moving`` is the share of kernels that move data, of shape ``(n,)`` like the others.

@@ -11,7 +11,7 @@ from joulecast.errors import DataError, InputError
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.validate.scoring.baselines import GEMM_FLOPS_PER_S, GEMM_POWER_W, H200, Trivial, baselines_of
-from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult, Unpredicted
+from joulecast.validate.scoring.result import Prediction, ScoredRow, SuiteResult, Unpredicted, unpredicted
 from joulecast.validate.scoring.summary import summarise
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def run_metered(data: str | Path, gpu: str | None = None) -> SuiteResult:
         gpu=gpu or ", ".join(sorted({one.plan.cluster.gpu for one in forecasts})),
         rows=scored,
         summary=summarise(scored),
-        skipped=tuple(
-            (row.name, one.reason) for row, one in zip(rows, answers, strict=True) if isinstance(one, Unpredicted)
-        ),
+        skipped=unpredicted(rows, answers),
         protocol="each row by the plan that it carries",
     )
 

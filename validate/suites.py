@@ -17,7 +17,7 @@ from joulecast.model.hardware.description import GpuDescription
 from joulecast.validate.registry import OTHER_FORMS, OTHER_OPS, SUITES, Fit, Predict, Suite
 from joulecast.validate.scoring import folds
 from joulecast.validate.scoring.baselines import baselines
-from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
+from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted, unpredicted
 from joulecast.validate.scoring.summary import summarise_beside
 
 #: Fits that take longer are told of before they are over [s].
@@ -231,7 +231,6 @@ def _result(
     protocol: str,
 ) -> SuiteResult:
     pairs = [(row, a) for row, a in zip(rows, answers, strict=True) if isinstance(a, Prediction)]
-    left_out = [(row.name, a.reason) for row, a in zip(rows, answers, strict=True) if isinstance(a, Unpredicted)]
     families = [suite.family(row) for row, _ in pairs]
     kept = [row for row, _ in pairs]
     trivial = suite.rule(gpu, kept) if suite.rule else baselines(kept, families)
@@ -245,7 +244,7 @@ def _result(
         gpu=gpu.name,
         rows=tuple(scored),
         summary=summarise_beside(scored, {"others": others} if others else {}),
-        skipped=(*skipped, *left_out),
+        skipped=(*skipped, *unpredicted(rows, answers)),
         protocol=protocol,
         details={"choices": suite.choices(gpu, scored)} if suite.choices else {},
     )

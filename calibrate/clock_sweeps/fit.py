@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.clock_sweeps import parameters as p
 from joulecast.calibrate.clock_sweeps.likeness import likeness
 from joulecast.calibrate.clock_sweeps.newton import Beliefs, Estimate, Observed, robust_weight, search
-from joulecast.calibrate.clock_sweeps.parameters import Array, Belief, Kind
+from joulecast.calibrate.clock_sweeps.parameters import Belief, Kind
 from joulecast.calibrate.clock_sweeps.physics import Setup, respond, setup
 from joulecast.calibrate.clock_sweeps.slopes import respond_with_slopes
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.clock_sweeps import parameters as p
 from joulecast.calibrate.clock_sweeps.fit import SweepFit, fit_sweep, highest_power_w
 from joulecast.calibrate.clock_sweeps.newton import Observed, robust_weight
-from joulecast.calibrate.clock_sweeps.parameters import Array, Belief
+from joulecast.calibrate.clock_sweeps.parameters import Belief
 from joulecast.calibrate.clock_sweeps.physics import settle
 from joulecast.calibrate.clock_sweeps.residuals import learn_correction
 from joulecast.calibrate.clock_sweeps.rows import SweepRow, WorkloadKey
@@ -53,7 +54,7 @@ class Forecast:
     time_s: Array
     power_w: Array
     clock_mhz: Array | None
-    held: NDArray[np.bool_]
+    held: Bool
     time_sd: Array
     energy_sd: Array
     power_sd: Array

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.calibrate.clock_sweeps.parameters import Array
+from joulecast.arrays import Array
 
 #: Correlation left by one word that differs.
 RHO = 0.5

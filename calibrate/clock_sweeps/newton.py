@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.clock_sweeps import parameters as p
-from joulecast.calibrate.clock_sweeps.parameters import Array
 from joulecast.calibrate.clock_sweeps.physics import Setup, respond
 from joulecast.calibrate.clock_sweeps.slopes import respond_with_slopes
 
@@ -50,7 +50,7 @@ class Beliefs:
     mean: Array
     spread: Array
     noise: Array
-    free: NDArray[np.bool_]
+    free: Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Estimate:
     card: Array
     work: Array
     precision: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    kept: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    kept: Bool = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     cost: float = np.inf
 
 
@@ -146,7 +146,7 @@ def _cost(observed: Observed, given: Setup, beliefs: Beliefs, card: Array, work:
 
 def _normal_equations(
     observed: Observed, given: Setup, beliefs: Beliefs, card: Array, work: Array
-) -> tuple[Array, Array, NDArray[np.bool_]]:
+) -> tuple[Array, Array, Bool]:
     """Weighted normal matrix over the free parameters, gradient over all of them, and which are free."""
     who, count = observed.workload, observed.workloads
     response = respond_with_slopes(observed.setting, card, work[who], given)

@@ -12,9 +12,9 @@ from math import log
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array, Bool
+
 #: Whether rows differ by locked clock [MHz] or by power limit [W].
 Kind = Literal["clock", "limit"]
 
@@ -96,7 +96,7 @@ def card_prior(kind: Kind, known: Mapping[str, Belief] | None = None) -> tuple[A
     return mean, precision
 
 
-def free_workload_parameters(kind: Kind) -> NDArray[np.bool_]:
+def free_workload_parameters(kind: Kind) -> Bool:
     """Which workload parameters are fitted: at a locked clock nobody sees how the power of the work is spread."""
     free = np.ones(WORK_SIZE, dtype=bool)
     if kind == "clock":

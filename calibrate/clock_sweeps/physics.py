@@ -29,10 +29,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.clock_sweeps import parameters as p
-from joulecast.calibrate.clock_sweeps.parameters import Array, Kind
+from joulecast.calibrate.clock_sweeps.parameters import Kind
 
 #: Steps of the search for the clock that meets a limit; each at least halves the bracket's error on average.
 SETTLE_STEPS = 9
@@ -164,8 +164,8 @@ class Settled:
     """Clock of every phase, shape ``(n, k)``, and whether a limit set it or it rests at the lowest clock."""
 
     x: Array
-    held: NDArray[np.bool_]
-    lowest: NDArray[np.bool_]
+    held: Bool
+    lowest: Bool
 
 
 def settle(setting: Array, card: Array, work: Array, given: Setup) -> Settled:

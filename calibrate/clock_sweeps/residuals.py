@@ -17,8 +17,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.clock_sweeps.newton import Observed
-from joulecast.calibrate.clock_sweeps.parameters import Array
 
 #: Candidates for the shares of variance (all workloads, one workload) and for the length [share of the range].
 SHARES = ((0.9, 0.0), (0.6, 0.3), (0.3, 0.6), (0.0, 0.9), (0.3, 0.3))

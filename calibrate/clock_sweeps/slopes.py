@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulecast.arrays import Array
 from joulecast.calibrate.clock_sweeps import parameters as p
-from joulecast.calibrate.clock_sweeps.parameters import Array
 from joulecast.calibrate.clock_sweeps.physics import Phases, Setup, combine, limit_w, settle
 
 #: Step of a parameter or a clock: a slope keeps its first six digits, whatever curvature and rounding take of the rest.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.device_priors import priors_for
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution
@@ -122,7 +122,7 @@ def _home(solution: Solution) -> str:
     return max(TABLES, key=tables.count)
 
 
-def joint_covariance(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+def joint_covariance(table: str, solutions: Sequence[Solution]) -> tuple[tuple[str, ...], Array]:
     """Covariance of the parameters that belong together; those of other tables keep their full names."""
     entries = {s.names[i]: (s, i) for s in solutions if _home(s) == table for i in _entangled(s)}
     names = tuple(sorted(entries))
@@ -135,7 +135,7 @@ def joint_covariance(table: str, solutions: Sequence[Solution]) -> tuple[tuple[s
     return tuple(n.removeprefix(f"{table}.") for n in names), _round_covariance(matrix)
 
 
-def _round_covariance(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def _round_covariance(matrix: Array) -> Array:
     """Rounded correlations times rounded spreads, pulled to the diagonal where rounding would leave them indefinite."""
     if not len(matrix):
         return matrix

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.descriptions.assemble import assemble
 from joulecast.calibrate.fit.collectives import fit_collectives
 from joulecast.calibrate.fit.contention import fit_contention
@@ -23,8 +23,6 @@ from joulecast.errors import InputError
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
-
-Array = NDArray[np.float64]
 
 #: Files of the shipped rows that a fit reads.
 FIT_FILES = (

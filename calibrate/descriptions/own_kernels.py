@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.descriptions.assemble import DIGITS, rounded
 from joulecast.calibrate.fit.unclocked import forecast_rows
 from joulecast.calibrate.rows.measured import Row, of_card
@@ -21,8 +21,6 @@ from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.own_kernels import KINDS, OWN, QUANTITIES, interpolated, kind_of, knots, own_kinds, work_of
 from joulecast.model.power.kernel_power import at_clock, clock_tree_power_w, static_power_w
-
-Array = NDArray[np.float64]
 
 #: A factor on time or energy beyond this, or below one over it, is a mistake: another unit, shape or card.
 MOST = 30.0

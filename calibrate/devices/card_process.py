@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from joulecast.calibrate.devices.protocol import Device
 from joulecast.errors import DeviceError, JoulecastError, MeasurementError
+from joulecast.files import write_all
 
 #: How long the process may take to start [s].
 START_TIMEOUT_S = 60.0
@@ -203,6 +204,4 @@ def serve(reader: Reader, answers: int) -> None:
 
 
 def _write(answer: Mapping[str, Any], to: int) -> None:
-    data = memoryview(json.dumps(answer).encode() + b"\n")
-    while data:
-        data = data[os.write(to, data) :]
+    write_all(to, json.dumps(answer).encode() + b"\n")

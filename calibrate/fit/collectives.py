@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution, solve
 from joulecast.calibrate.rows.measured import Row
@@ -15,8 +15,6 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import at_clock
-
-Array = NDArray[np.float64]
 
 #: Smaller messages are bound by the host's launches and do not show the link.
 LEAST_BYTES = 8e6

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution, solve
 from joulecast.calibrate.rows.measured import Row
@@ -16,8 +16,6 @@ from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.simulator.instructions.overlap import is_overlapped
 from joulecast.simulator.instructions.repeated import Conditions, predict_repeated
-
-Array = NDArray[np.float64]
 
 #: Relative noise of the time of overlapped work, in long windows and in short ones [1].
 NOISE, SHORT_NOISE = 0.02, 0.03

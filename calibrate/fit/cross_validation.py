@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.calibrate.fit.collectives import collective_rows, mean_power_w
 from joulecast.calibrate.fit.form_errors import likeliest_scale, likely_form_spread
 from joulecast.calibrate.fit.power import card_factors
@@ -19,8 +19,6 @@ from joulecast.model.kernels.families import FAMILIES, families_of
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.model.predict import parameter_spread, predict_work
 from joulecast.model.repeated_work import Work
-
-Array = NDArray[np.float64]
 
 #: Parts into which rows are dealt.
 FOLDS = 5
@@ -180,7 +178,7 @@ def _spreads(misses: Sequence[Miss], every: Sequence[Miss]) -> dict[str, float]:
     return found
 
 
-def _errors(misses: Sequence[Miss], quantity: str) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_]]:
+def _errors(misses: Sequence[Miss], quantity: str) -> tuple[Array, Array, Int, Bool]:
     """Errors that were measured, their spreads, which kernel each is of, and of which only a bound is known."""
     known = [miss for miss in misses if np.isfinite(getattr(miss, quantity))]
     kernels: dict[tuple[Operator, ...], int] = {}

@@ -12,15 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from joulecast.calibrate.fit.priors import (
-    FIXED,
-    GOVERNOR,
-    Prior,
-    collective_priors,
-    contention_priors,
-    power_priors,
-    time_priors,
-)
+from joulecast.calibrate.fit.priors import COLLECTIVE, CONTENTION, FIXED, GOVERNOR, Prior, power_priors, time_priors
 from joulecast.model.hardware.catalogue import read_gpu
 from joulecast.model.hardware.derivation import distance_of, rule_for, scale_factor
 from joulecast.model.hardware.derivation_rules import DISTANCES
@@ -94,8 +86,8 @@ def priors_for(device: Mapping[str, Parameter]) -> DevicePriors:
     return DevicePriors(
         carried(time_priors()),
         carried(power_priors()),
-        carried(collective_priors()),
-        carried(contention_priors()),
+        carried(COLLECTIVE),
+        carried(CONTENTION),
         carried(GOVERNOR),
         carried(FIXED),
     )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.model.uncertainty import NINETY_PERCENT, UNKNOWN_DISCREPANCY
-
-Array = NDArray[np.float64]
 
 #: Least relative discrepancy: no two measurements of one kernel agree better.
 LEAST_DISCREPANCY = 0.005
@@ -30,8 +28,8 @@ def form_spread(errors: Array, spreads: Array) -> float:
 def likely_form_spread(
     errors: Array,
     spreads: Array,
-    kernel: NDArray[np.int64],
-    bound: NDArray[np.bool_] | None = None,
+    kernel: Int,
+    bound: Bool | None = None,
     usual: float | None = None,
 ) -> float:
     """The spread of a form such that 1.645 times it is the 95 % point of the form's error.
@@ -58,8 +56,8 @@ def likely_form_spread(
 def likeliest_scale(
     errors: Array,
     spreads: Array,
-    kernel: NDArray[np.int64],
-    bound: NDArray[np.bool_] | None = None,
+    kernel: Int,
+    bound: Bool | None = None,
     usual: float | None = None,
 ) -> float:
     """Scale of a form's errors under which errors beside known spreads are the likeliest.

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution, solve
 from joulecast.calibrate.fit.tables import (
@@ -35,8 +35,6 @@ from joulecast.model.power.kernel_power import (
     static_power_w,
 )
 from joulecast.model.power.voltage import voltage_ratio
-
-Array = NDArray[np.float64]
 
 #: What differs between cards of one kind: the dynamic energy of the chip and of the memory.
 CARD_PARTS = ("core", "memory")

@@ -214,38 +214,34 @@ def _extra_energy(energy: float) -> Prior:
     return Prior(energy, -40.0, 600.0, max(1.0, 30.0 / energy) if energy else 2.0, "pJ/B")
 
 
-def collective_priors() -> dict[str, Prior]:
-    """Parameters of the table ``collective``, and of ``power`` for communication."""
-    return {
-        "collective.bytes_per_cta_cycle": Prior(13.6, 3.0, 40.0, 0.3, "B/cycle"),
-        "collective.link_share": Prior(0.86, 0.4, 1.0, 0.1),
-        "collective.exchange_link_share": Prior(0.72, 0.4, 1.0, 0.1),
-        "collective.cta_copy_share": Prior(0.70, 0.0, 2.0, 0.5),
-        "collective.link_copy_share": Prior(0.42, 0.0, 2.0, 0.5),
-        "collective.latency_s": Prior(17e-6, 0.0, 1e-4, 0.5, "s"),
-        "collective.latency_per_gpu_s": Prior(2.4e-6, 0.0, 2e-5, 0.7, "s"),
-        "power.link_pj_per_byte": Prior(450.0, 50.0, 1000.0, 0.4, "pJ/B"),
-        "power.collective_w": Prior(30.0, 0.0, 100.0, 0.5, "W"),
-    }
+#: Parameters of the table ``collective``, and of ``power`` for communication.
+COLLECTIVE: dict[str, Prior] = {
+    "collective.bytes_per_cta_cycle": Prior(13.6, 3.0, 40.0, 0.3, "B/cycle"),
+    "collective.link_share": Prior(0.86, 0.4, 1.0, 0.1),
+    "collective.exchange_link_share": Prior(0.72, 0.4, 1.0, 0.1),
+    "collective.cta_copy_share": Prior(0.70, 0.0, 2.0, 0.5),
+    "collective.link_copy_share": Prior(0.42, 0.0, 2.0, 0.5),
+    "collective.latency_s": Prior(17e-6, 0.0, 1e-4, 0.5, "s"),
+    "collective.latency_per_gpu_s": Prior(2.4e-6, 0.0, 2e-5, 0.7, "s"),
+    "power.link_pj_per_byte": Prior(450.0, 50.0, 1000.0, 0.4, "pJ/B"),
+    "power.collective_w": Prior(30.0, 0.0, 100.0, 0.5, "W"),
+}
 
-
-def contention_priors() -> dict[str, Prior]:
-    """Parameters of the table ``contention``."""
-    return {
-        "contention.compute_slowdown": Prior(
-            1.3,
-            0.0,
-            3.0,
-            0.2,
-            "",
-            "recorded: strided products 1.25-1.33, norms 1.34-1.46 times as long beside 24 blocks",
-        ),
-        "contention.cta_slowdown": Prior(1.1, 1.0, 3.0, 0.2, "", "estimate: copying beside kernels that compute"),
-        "contention.cta_slowdown_memory": Prior(
-            1.6, 1.0, 4.0, 0.3, "", "estimate: copying beside kernels that keep the memory busy"
-        ),
-    }
-
+#: Parameters of the table ``contention``.
+CONTENTION: dict[str, Prior] = {
+    "contention.compute_slowdown": Prior(
+        1.3,
+        0.0,
+        3.0,
+        0.2,
+        "",
+        "recorded: strided products 1.25-1.33, norms 1.34-1.46 times as long beside 24 blocks",
+    ),
+    "contention.cta_slowdown": Prior(1.1, 1.0, 3.0, 0.2, "", "estimate: copying beside kernels that compute"),
+    "contention.cta_slowdown_memory": Prior(
+        1.6, 1.0, 4.0, 0.3, "", "estimate: copying beside kernels that keep the memory busy"
+    ),
+}
 
 #: What the board settles at under its limits; estimated from means, not searched.
 GOVERNOR: dict[str, Prior] = {

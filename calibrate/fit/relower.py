@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
+from joulecast.arrays import Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import Columns
 from joulecast.model.kernels.costs import Costs, zeros
@@ -37,7 +35,7 @@ class Relowering:
         self._stale = set(range(len(groups)))
         self._columns = zeros(len(operators))
         self._operators = tuple(operators)
-        self._family: NDArray[np.int64] | None = None
+        self._family: Int | None = None
 
     def __call__(self, gpu: GpuModel) -> Costs:
         """Work of the kernels on ``gpu``: what ``lower`` gives, of the same device at every call."""

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.model.kernels.remembered import Recorder
 
-Array = NDArray[np.float64]
 #: Residuals beyond this many standard deviations count linearly, not squared.
 ROBUST_SCALE = 2.0
 #: Step of a numerical slope, in prior standard deviations. Fixed, so that rounding does not decide where a search ends.

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.relower import Relowering
@@ -25,8 +25,6 @@ from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streami
 from joulecast.model.kernels.remembered import with_values
 from joulecast.model.power.governor import TENSOR_CLOCK_SHARE
 from joulecast.model.power.kernel_power import kernel_time_s
-
-Array = NDArray[np.float64]
 
 #: Windows at least this long count as settled.
 SETTLED_WINDOW_S = 1.5
@@ -47,18 +45,18 @@ class FitRows:
 
     rows: tuple[Row, ...]
     operators: tuple[Operator, ...]
-    owner: NDArray[np.int64]  # shape (m,)
+    owner: Int  # shape (m,)
     counts: Array  # shape (m,)
     time_s: Array
     power_w: Array  # NaN where not measured
     clock_mhz: Array
     temperature_c: Array  # NaN where it was steady, or is not known
-    settled: NDArray[np.bool_]
-    card: NDArray[np.int64]  # place in ``cards``
+    settled: Bool
+    card: Int  # place in ``cards``
     cards: tuple[str, ...]  # labels, the first of them empty: the card that the description is of, if rows name others
     lowering: Relowering
 
-    def select(self, mask: NDArray[np.bool_]) -> FitRows:
+    def select(self, mask: Bool) -> FitRows:
         """The rows where ``mask`` holds."""
         return collect([r for r, keep in zip(self.rows, mask, strict=True) if keep])
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.relower import Relowering
 from joulecast.calibrate.fit.solve import Solution, robust, solve
@@ -21,13 +21,12 @@ from joulecast.calibrate.rows.timing import observed_time_s, with_windows
 from joulecast.model.forecasts import Forecast
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
-from joulecast.model.kernels.attention import resembled
+from joulecast.model.kernels.attention import kin_of
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.model.kernels.row_blocks import THREADS as ROW_BLOCKS
 from joulecast.model.predict import Timer, predict_work
 from joulecast.model.repeated_work import Work
 
-Array = NDArray[np.float64]
 Residuals = Callable[[Mapping[str, float]], Array]
 
 #: Relative noise of a published time [1], and how far a profiler's whole microseconds are off [s].
@@ -198,7 +197,7 @@ def _prefixes(operator: Operator) -> tuple[str, ...]:
     if isinstance(operator, Gemm):
         return ("kernel.gemm.", "kernel.overlap_exponent", f"power.tensor_pj_per_flop.{operator.dtype}")
     if isinstance(operator, Attention):
-        own = f"{resembled(operator.backend, operator.direction)[0]}.{operator.direction}"
+        own = f"{kin_of(operator.backend).like}.{operator.direction}"
         return (f"kernel.attention.{own}.", f"power.attention_pj_per_flop.{own}")
     if isinstance(operator, Streaming):
         folder = "row_blocks" if operator.pattern in ROW_BLOCKS else "streaming"

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.calibrate.devices.protocol import Sample
 from joulecast.calibrate.measure.faults import FaultError, Reason
-
-Array = NDArray[np.float64]
 
 #: How far single steps may be off a regular grid [s]; tried in turn.
 _JITTERS_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
@@ -67,7 +65,7 @@ class Steps:
     time_s: Array
     energy_j: Array
     number: Array
-    sample: NDArray[np.int64]
+    sample: Int
     step_s: float
     length_error_s: float
     regular: bool

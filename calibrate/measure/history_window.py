@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.devices.protocol import PowerReading, Sample
 from joulecast.calibrate.measure.faults import FaultError, Reason
 from joulecast.calibrate.measure.settings import MeasureSettings
-
-Array = NDArray[np.float64]
 
 #: Fewest batches that tell an error.
 LEAST_BATCHES = 3

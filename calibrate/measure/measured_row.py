@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.measure.history_window import batch_error
 from joulecast.calibrate.measure.settings import PULSED_OPS, UNTIMED_OPS, MeasureSettings
 from joulecast.calibrate.measure.window import Window
 from joulecast.calibrate.microbenchmarks.protocol import Microbenchmark
 from joulecast.calibrate.rows.measured import COUNTED_CLOCK, WARMING, mean_of_present
 
-Array = NDArray[np.float64]
 #: Relative difference of the energy by power history from that by the counter, below which the counter has jumped.
 JUMPED = -2.0 / 3.0
 

@@ -25,11 +25,6 @@ _NAMES = tuple(field.name for field in fields(Sample))
 _REASONS = _NAMES.index("reasons")
 
 
-def _packed(sample: Sample) -> list[Any]:
-    """A sample for JSON: its values in the order of its fields."""
-    return [getattr(sample, name) for name in _NAMES]
-
-
 def unpacked(values: list[Any]) -> Sample:
     """A sample from JSON, as the process writes it."""
     values[_REASONS] = tuple(values[_REASONS])
@@ -63,7 +58,7 @@ class SampledCard:
         samples, readings = self._collector.take()
         return {
             "to": int(number),
-            "samples": [_packed(sample) for sample in samples],
+            "samples": [[getattr(sample, name) for name in _NAMES] for sample in samples],
             "history": [(reading.time_s, reading.power_w) for reading in readings],
             "core_share": self._core_share(),
         }

@@ -8,23 +8,23 @@ the tensor cores above all, and not every driver shows it. Two stamps of every S
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from joulecast.arrays import Int
+from joulecast.calibrate.microbenchmarks.triton_kernels import compiled
 
 #: More SMs than any GPU has: their numbers may have gaps, where some of a chip are switched off.
 MOST_SMS = 1024
-#: Triton's language, under the name by which the kernel's source knows it; :func:`compiled` brings it in.
+#: Triton's language, which ``triton_kernels.compiled`` brings in.
 tl: Any = None
 #: Writes every SM's time [ns] and cycles into a tensor of shape (:data:`MOST_SMS`, 2).
 Stamp = Callable[[Any], object]
 
 
-def counted_mhz(first: NDArray[np.int64], last: NDArray[np.int64]) -> float | None:
+def counted_mhz(first: Int, last: Int) -> float | None:
     """Mean clock between two stamps [MHz].
 
     Parameters
@@ -85,7 +85,7 @@ def clock_counter_for(torch: Any, device: Any) -> ClockCounter | None:
         return None
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     try:
-        kernel = compiled()
+        kernel = compiled(_stamp)
         return ClockCounter(torch, device, lambda stamps: kernel[(sms,)](stamps, num_warps=1))
     except Exception:  # noqa: BLE001 - whatever Triton or its compiler lacks, all else can be measured
         return None
@@ -98,18 +98,3 @@ def _stamp(stamps):  # type: ignore[no-untyped-def]  # pragma: no cover - Triton
     sm = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     tl.store(stamps + 2 * sm, time)
     tl.store(stamps + 2 * sm + 1, cycles)
-
-
-@cache
-def compiled() -> Any:
-    """The kernel as Triton's, to be launched as ``kernel[(sms,)](stamps, num_warps=1)``.
-
-    Raises
-    ------
-    ImportError
-        Triton is missing.
-    """
-    global tl
-    triton: Any = importlib.import_module("triton")
-    tl = importlib.import_module("triton.language")
-    return triton.jit(_stamp)

@@ -38,11 +38,6 @@ def _fill(bench: Bench) -> Kernel:
     return Kernel(lambda: out.fill_(1.0), result=lambda: out)
 
 
-def _sum(bench: Bench) -> Kernel:
-    source = bench.values(*_shape(bench))
-    return allocating_kernel(source.sum)
-
-
 def _reduce_min(bench: Bench) -> Kernel:
     source = bench.values(*_shape(bench))
     out = bench.empty(*source.shape[:-1])
@@ -55,13 +50,11 @@ def _gemv(bench: Bench) -> Kernel:
     return Kernel(lambda: bench.torch.mv(matrix, vector, out=out), result=lambda: out)
 
 
-def _adamw(bench: Bench) -> Kernel:
-    """One fused step on one parameter: reads parameter, gradient and two moments, writes all but the gradient."""
-    return adamw_step(bench, bench.whole("params"), 1)
-
-
 def adamw_step(bench: Bench, elements: int, tensors: int) -> Kernel:
-    """One fused AdamW step on ``elements`` parameters in ``tensors`` equal tensors of the row's data type."""
+    """One fused AdamW step on ``elements`` parameters in ``tensors`` equal tensors of the row's data type.
+
+    It reads parameters, gradients and two moments, and writes all but the gradients.
+    """
     torch = bench.torch
     parameters = []
     for _ in range(tensors):
@@ -76,8 +69,8 @@ _MAKERS: dict[str, Callable[[Bench], Kernel]] = {
     "copy": _copy,
     "exp": lambda bench: kernel_into(bench, bench.torch.exp, bench.values(*_shape(bench))),
     "fill": _fill,
-    "sum": _sum,
+    "sum": lambda bench: allocating_kernel(bench.values(*_shape(bench)).sum),
     "reduce_min": _reduce_min,
     "gemv": _gemv,
-    "adamw": _adamw,
+    "adamw": lambda bench: adamw_step(bench, bench.whole("params"), 1),
 }

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
-from joulecast.calibrate.microbenchmarks.tile_attention_kernels import compiled
+from joulecast.calibrate.microbenchmarks.tile_attention_kernels import backward, forward, row_products
+from joulecast.calibrate.microbenchmarks.triton_kernels import compiled
 from joulecast.errors import MeasurementError
 
 #: Rows that a program of the small kernel before the backward one takes.
@@ -74,7 +75,7 @@ def build(bench: Bench) -> Kernel:
 def _forward(bench: Bench, work: _Work) -> Kernel:
     heads, length, _ = work.query.shape
     out, log_sum = bench.torch.empty_like(work.query), bench.empty(heads, length, dtype=bench.torch.float32)
-    launch = compiled().forward[(length // work.tile_m, heads)]
+    launch = compiled(forward)[(length // work.tile_m, heads)]
 
     def once() -> None:
         tensors = (work.query, work.key, work.value, out, log_sum)
@@ -85,14 +86,13 @@ def _forward(bench: Bench, work: _Work) -> Kernel:
 
 def _backward(bench: Bench, work: _Work) -> Kernel:
     """Everything that gradients take: row products, the gradients, and those of the queries rounded."""
-    torch, kernels = bench.torch, compiled()
-    heads, length, width = work.query.shape
+    torch, (heads, length, width) = bench.torch, work.query.shape
+    before = compiled(row_products)[(heads * length // PRODUCT_ROWS,)]
+    launch = compiled(backward)[(length // work.tile_n, heads)]
     out, log_sum = _reference(torch, work)
     incoming, products = bench.values(heads, length, width), torch.empty_like(log_sum)
     summed = torch.zeros(heads, length, width, dtype=torch.float32, device=bench.device)
     to_query, to_key, to_value = (torch.empty_like(work.query) for _ in range(3))
-    before = kernels.row_products[(heads * length // PRODUCT_ROWS,)]
-    launch = kernels.backward[(length // work.tile_n, heads)]
     read = (work.query, work.key, work.value, incoming, log_sum, products)
 
     def once() -> None:

@@ -12,19 +12,16 @@ dQ is added to by every program that meets the query. Scores are in units of log
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 # The kernels are Triton's language: it compiles annotations too, so that only its own words may stand there.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, valid-type, name-defined"
 
-#: Triton's language, under the name by which the kernels' source knows it; :func:`compiled` brings it in.
+#: Triton's language, which ``triton_kernels.compiled`` brings in.
 tl: Any = None
 
 
-def _forward(
+def forward(
     query,
     key,
     value,
@@ -65,7 +62,7 @@ def _forward(
     tl.store(log_sum + head + rows, largest + tl.log2(total))
 
 
-def _row_products(out, incoming, products, width: tl.constexpr, tile_rows: tl.constexpr):
+def row_products(out, incoming, products, width: tl.constexpr, tile_rows: tl.constexpr):
     """D = rowsum(dO * O), ``tile_rows`` rows a program."""
     rows = tl.program_id(0).to(tl.int64) * tile_rows + tl.arange(0, tile_rows)
     where = rows[:, None] * width + tl.arange(0, width)[None, :]
@@ -73,7 +70,7 @@ def _row_products(out, incoming, products, width: tl.constexpr, tile_rows: tl.co
     tl.store(products + rows, tl.sum(each, 1))
 
 
-def _backward(
+def backward(
     query,
     key,
     value,
@@ -117,27 +114,3 @@ def _backward(
         tl.atomic_add(to_query + at, tl.dot(tl.trans(changes), keys), sem="relaxed")
     tl.store(to_value + own, grown_value.to(to_value.dtype.element_ty))
     tl.store(to_key + own, (grown_key * softmax_scale).to(to_key.dtype.element_ty))
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionKernels:
-    """The kernels, each to be launched as ``kernel[grid](…)``."""
-
-    forward: Any
-    row_products: Any
-    backward: Any
-
-
-@cache
-def compiled() -> AttentionKernels:
-    """The kernels as Triton's.
-
-    Raises
-    ------
-    ImportError
-        Triton is missing.
-    """
-    global tl
-    triton: Any = importlib.import_module("triton")
-    tl = importlib.import_module("triton.language")
-    return AttentionKernels(triton.jit(_forward), triton.jit(_row_products), triton.jit(_backward))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 # The kernels are Triton's language: it compiles annotations too, so that only its own words may stand there.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, valid-type, name-defined"
 
-#: Triton's language, under the name by which the kernels' source knows it; :func:`compiled` brings it in.
+#: Triton's language, which ``triton_kernels.compiled`` brings in.
 tl: Any = None
 
 #: Tiles of this many rows of tiles follow each other, so that they share columns of B in L2.
 GROUP = 8
 
 
-def _matmul(
+def matmul(
     left,
     right,
     out,
@@ -51,7 +48,7 @@ def _matmul(
     tl.store(out + rows[:, None] * n + columns[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
-def _rmsnorm(source, weight, out, columns: tl.constexpr, tile_rows: tl.constexpr, epsilon: tl.constexpr):
+def rmsnorm(source, weight, out, columns: tl.constexpr, tile_rows: tl.constexpr, epsilon: tl.constexpr):
     """One program normalises ``tile_rows`` whole rows."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     column = tl.arange(0, columns)
@@ -62,7 +59,7 @@ def _rmsnorm(source, weight, out, columns: tl.constexpr, tile_rows: tl.constexpr
     tl.store(out + where, (value * scale[:, None] * gain[None, :]).to(out.dtype.element_ty))
 
 
-def _layernorm(source, weight, shift, out, columns: tl.constexpr, tile_rows: tl.constexpr, epsilon: tl.constexpr):
+def layernorm(source, weight, shift, out, columns: tl.constexpr, tile_rows: tl.constexpr, epsilon: tl.constexpr):
     """One program normalises ``tile_rows`` whole rows, and shifts them."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     column = tl.arange(0, columns)
@@ -74,7 +71,7 @@ def _layernorm(source, weight, shift, out, columns: tl.constexpr, tile_rows: tl.
     tl.store(out + where, (apart * scale[:, None] * gain[None, :] + offset[None, :]).to(out.dtype.element_ty))
 
 
-def _softmax(source, out, columns: tl.constexpr, tile_rows: tl.constexpr):
+def softmax(source, out, columns: tl.constexpr, tile_rows: tl.constexpr):
     """One program takes the softmax of ``tile_rows`` whole rows."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     where = row[:, None] * columns + tl.arange(0, columns)[None, :]
@@ -83,13 +80,13 @@ def _softmax(source, out, columns: tl.constexpr, tile_rows: tl.constexpr):
     tl.store(out + where, (share / tl.sum(share, axis=1)[:, None]).to(out.dtype.element_ty))
 
 
-def _exponential(source, out, tile_columns: tl.constexpr):
+def exponential(source, out, tile_columns: tl.constexpr):
     """One program takes the exponentials of ``tile_columns`` values."""
     where = tl.program_id(0).to(tl.int64) * tile_columns + tl.arange(0, tile_columns)
     tl.store(out + where, tl.exp(tl.load(source + where)))
 
 
-def _reduce_min(source, out, columns: tl.constexpr, tile_rows: tl.constexpr, tile_columns: tl.constexpr):
+def reduce_min(source, out, columns: tl.constexpr, tile_rows: tl.constexpr, tile_columns: tl.constexpr):
     """One program finds the least value of each of ``tile_rows`` rows, ``tile_columns`` columns at a time."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     least = tl.full((tile_rows, tile_columns), float("inf"), dtype=tl.float32)
@@ -97,31 +94,3 @@ def _reduce_min(source, out, columns: tl.constexpr, tile_rows: tl.constexpr, til
         column = start + tl.arange(0, tile_columns)
         least = tl.minimum(least, tl.load(source + row[:, None] * columns + column[None, :]))
     tl.store(out + row, tl.min(least, axis=1))
-
-
-@dataclass(frozen=True, slots=True)
-class TileKernels:
-    """The kernels, each to be launched as ``kernel[grid](…)``."""
-
-    matmul: Any
-    rmsnorm: Any
-    layernorm: Any
-    softmax: Any
-    exponential: Any
-    reduce_min: Any
-
-
-@cache
-def compiled() -> TileKernels:
-    """The kernels as Triton's.
-
-    Raises
-    ------
-    ImportError
-        Triton is missing.
-    """
-    global tl
-    triton: Any = importlib.import_module("triton")
-    tl = importlib.import_module("triton.language")
-    sources = (_matmul, _rmsnorm, _layernorm, _softmax, _exponential, _reduce_min)
-    return TileKernels(*(triton.jit(source) for source in sources))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from joulecast.calibrate.microbenchmarks import tile_attention
+from joulecast.calibrate.microbenchmarks import tile_attention, tile_kernels
 from joulecast.calibrate.microbenchmarks.kernel import Bench, Kernel
-from joulecast.calibrate.microbenchmarks.tile_kernels import GROUP, compiled
+from joulecast.calibrate.microbenchmarks.tile_kernels import GROUP
+from joulecast.calibrate.microbenchmarks.triton_kernels import compiled
 from joulecast.errors import MeasurementError
 
 EPSILON = 1e-6
@@ -35,13 +36,13 @@ def _divides(bench: Bench, whole: str, part: str) -> int:
 
 
 def _gemm(bench: Bench) -> Kernel:
-    kernels = compiled()
+    kernel = compiled(tile_kernels.matmul)
     m, n, k = bench.whole("M"), bench.whole("N"), bench.whole("K")
     tile_m, tile_n, tile_k = bench.whole("tile_m"), bench.whole("tile_n"), bench.whole("tile_k")
     _divides(bench, "K", "tile_k")
     left, right, out = bench.values(m, k), bench.values(k, n), bench.empty(m, n)
     grid = (-(-m // tile_m) * -(-n // tile_n),)
-    launch, warps, stages = kernels.matmul[grid], bench.whole("warps"), bench.whole("stages")
+    launch, warps, stages = kernel[grid], bench.whole("warps"), bench.whole("stages")
 
     def once() -> None:
         launch(left, right, out, m, n, k, tile_m, tile_n, tile_k, GROUP, num_warps=warps, num_stages=stages)
@@ -57,7 +58,7 @@ def _whole_rows(bench: Bench) -> Kernel:
     weights = [bench.values(columns) for _ in range(WEIGHTS[pattern])]
     constants = (columns, tile_rows, *([EPSILON] if weights else []))
     out = bench.torch.empty_like(source)
-    launch = getattr(compiled(), pattern)[(_divides(bench, "rows", "tile_rows"),)]
+    launch = compiled(getattr(tile_kernels, pattern))[(_divides(bench, "rows", "tile_rows"),)]
     warps = bench.whole("warps")
     return Kernel(lambda: launch(source, *weights, out, *constants, num_warps=warps), result=lambda: out)
 
@@ -66,14 +67,15 @@ def _exponential(bench: Bench) -> Kernel:
     rows, tile_columns = bench.whole("rows"), bench.whole("tile_cols")
     source = bench.values(rows, bench.whole("cols"))
     out = bench.torch.empty_like(source)
-    launch, warps = compiled().exponential[(rows * _divides(bench, "cols", "tile_cols"),)], bench.whole("warps")
+    grid = (rows * _divides(bench, "cols", "tile_cols"),)
+    launch, warps = compiled(tile_kernels.exponential)[grid], bench.whole("warps")
     return Kernel(lambda: launch(source, out, tile_columns, num_warps=warps), result=lambda: out)
 
 
 def _reduce_min(bench: Bench) -> Kernel:
-    kernels = compiled()
+    kernel = compiled(tile_kernels.reduce_min)
     columns, tile_rows, tile_columns = bench.whole("cols"), bench.whole("tile_rows"), bench.whole("tile_cols")
     _divides(bench, "cols", "tile_cols")
     source, out = bench.values(bench.whole("rows"), columns), bench.empty(bench.whole("rows"))
-    launch, warps = kernels.reduce_min[(_divides(bench, "rows", "tile_rows"),)], bench.whole("warps")
+    launch, warps = kernel[(_divides(bench, "rows", "tile_rows"),)], bench.whole("warps")
     return Kernel(lambda: launch(source, out, columns, tile_rows, tile_columns, num_warps=warps), result=lambda: out)

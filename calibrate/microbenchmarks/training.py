@@ -91,21 +91,6 @@ def _layer_norm(bench: Bench) -> Callable[[Any, Any, Any], Any]:
     return lambda x, weight, offset: functional.layer_norm(x, (x.shape[-1],), weight, offset)
 
 
-def _layernorm_backward_both(bench: Bench, rows: int, columns: int) -> Kernel:
-    active = (bench.values(rows, columns), bench.values(columns), bench.values(columns))
-    return _gradient(bench, _layer_norm(bench), active)
-
-
-def _softmax(bench: Bench, rows: int, columns: int) -> Kernel:
-    source = bench.values(rows, columns)
-    return allocating_kernel(lambda: bench.torch.softmax(source, dim=-1))
-
-
-def _bias_reduce(bench: Bench, rows: int, columns: int) -> Kernel:
-    source = bench.values(rows, columns)
-    return allocating_kernel(lambda: source.sum(dim=0))
-
-
 def _cross_entropy(bench: Bench, rows: int, columns: int) -> Kernel:
     logits, target = bench.values(rows, columns), bench.whole_values(columns, (rows,))
     return _forward(bench.torch.nn.functional.cross_entropy, logits, target)
@@ -149,11 +134,11 @@ _MAKERS: dict[str, Callable[[Bench, int, int], Kernel]] = {
     "rmsnorm_backward_both": lambda b, m, n: _gradient(b, _rms_norm(b), (b.values(m, n), b.values(n))),
     "rmsnorm_backward_input": lambda b, m, n: _gradient(b, _rms_norm(b), (b.values(m, n),), (b.values(n),)),
     "layernorm": lambda b, m, n: _forward(_layer_norm(b), b.values(m, n), b.values(n), b.values(n)),
-    "layernorm_backward_both": _layernorm_backward_both,
-    "softmax": _softmax,
+    "layernorm_backward_both": lambda b, m, n: _gradient(b, _layer_norm(b), (b.values(m, n), b.values(n), b.values(n))),
+    "softmax": lambda b, m, n: _forward(lambda x: b.torch.softmax(x, dim=-1), b.values(m, n)),
     "gelu": lambda b, m, n: _forward(b.torch.nn.functional.gelu, b.values(m, n)),
     "gelu_backward": lambda b, m, n: _gradient(b, b.torch.nn.functional.gelu, (b.values(m, n),)),
-    "bias_reduce": _bias_reduce,
+    "bias_reduce": lambda b, m, n: _forward(lambda x: x.sum(dim=0), b.values(m, n)),
     "cross_entropy": _cross_entropy,
     "cross_entropy_backward": _cross_entropy_backward,
     "embedding": _embedding,

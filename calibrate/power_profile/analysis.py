@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.power_profile.bins import Plan, layout_of
 from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.inverse import Estimate
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.protocol import WHOLE, Array
+from joulecast.calibrate.power_profile.protocol import WHOLE
 from joulecast.calibrate.power_profile.resolve import Resolved, resolve
 from joulecast.calibrate.power_profile.result import Curve, KernelShare, MeanPower
 from joulecast.calibrate.power_profile.steady import EQUAL_POWER
@@ -44,7 +44,7 @@ class Analysis:
     dataset: Dataset
     plan: Plan
     layout: Layout
-    keep: NDArray[np.bool_]
+    keep: Bool
     estimate: Estimate
     components: dict[str, Estimate]
     start_s: Array

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulecast.arrays import Array
 from joulecast.calibrate.power_profile.guidance import Guidance
 from joulecast.calibrate.power_profile.layout import Layout, even_edges, rest_edges
-from joulecast.calibrate.power_profile.protocol import Array
 from joulecast.calibrate.power_profile.steady import SteadyPower
 
 #: What shall be told apart behind a sensor that averages is this part of its window, and is cut into so many bins.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from joulecast.arrays import Array
 from joulecast.calibrate.power_profile.analysis import Analysis, analyse, curves_of
 from joulecast.calibrate.power_profile.bins import Plan, layout_of, plan_bins, wanted_resolution
 from joulecast.calibrate.power_profile.budget import TimedBench
@@ -15,7 +16,7 @@ from joulecast.calibrate.power_profile.dataset import Dataset
 from joulecast.calibrate.power_profile.evaluate import duration, evaluate
 from joulecast.calibrate.power_profile.guidance import Guidance, guidance_for
 from joulecast.calibrate.power_profile.learn import SensorLearner
-from joulecast.calibrate.power_profile.protocol import Array, Bench
+from joulecast.calibrate.power_profile.protocol import Bench
 from joulecast.calibrate.power_profile.resolve import PRECISION
 from joulecast.calibrate.power_profile.result import PowerProfile
 from joulecast.calibrate.power_profile.search import EndPowerMeter

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.calibrate.power_profile.protocol import Array, ClockRead
+from joulecast.arrays import Array, Bool
+from joulecast.calibrate.power_profile.protocol import ClockRead
 from joulecast.errors import MeasurementError
 
 #: The series is cut into so many stretches; the quickest reads of each are kept, so that they span the drift.
@@ -110,9 +110,9 @@ def fit_clock(reads: Sequence[ClockRead]) -> ClockFit:
     )
 
 
-def _quick(middle: Array, delay: Array) -> NDArray[np.bool_]:
+def _quick(middle: Array, delay: Array) -> Bool:
     """The quickest two reads of every stretch, and all that are about as quick as the quickest."""
-    keep: NDArray[np.bool_] = delay <= NEAR_QUICKEST * delay.min()
+    keep: Bool = delay <= NEAR_QUICKEST * delay.min()
     edges = np.linspace(middle.min(), middle.max(), STRETCHES + 1)
     stretch = np.clip(np.searchsorted(edges, middle, side="right") - 1, 0, STRETCHES - 1)
     for index in range(STRETCHES):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.calibrate.power_profile.clocks import ClockFit, fit_clock
 from joulecast.calibrate.power_profile.inverse import Estimate, solve
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.protocol import WHOLE, Array, Run, Series
+from joulecast.calibrate.power_profile.protocol import WHOLE, Run, Series
 from joulecast.calibrate.power_profile.sensor import SensorFit, equations_of, refine_sensor
 from joulecast.errors import MeasurementError
 
@@ -83,31 +83,27 @@ class Dataset:
         spans = [float(run.time_at(last) - run.time_at(start)) for run in self.runs]
         return np.array(spans) / (self.passes - self.first)
 
-    def golden(self) -> NDArray[np.bool_]:
+    def golden(self) -> Bool:
         """Shape (runs,): the runs of the fullest bin of execution times."""
         return golden_runs(self.execution_s(), self.margin)
 
-    def nominal(self, steps: Array, keep: NDArray[np.bool_]) -> Array:
+    def nominal(self, steps: Array, keep: Bool) -> Array:
         """Time since the run's start at positions counted in kernels, mean over runs [s]."""
         total = np.zeros(np.shape(steps))
         for run, kept in zip(self.runs, keep, strict=True):
             if kept:
                 total += run.time_at(steps) - run.times_s[0]
-        mean: Array = total / int(keep.sum())
-        return mean
+        return np.asarray(total / int(keep.sum()))
 
-    def kernel_times(self, keep: NDArray[np.bool_]) -> Array:
+    def kernel_times(self, keep: Bool) -> Array:
         """Shape (kernels,): each kernel's duration soon after the warm-up, median over passes and runs [s]."""
         passes = min(self.passes, max(self.first + 1, 10))
         runs = [run for run, kept in zip(self.runs, keep, strict=True) if kept]
         steps = np.arange(float(self.first * self.kernels), passes * self.kernels + 1)
         times = np.array([np.diff(run.time_at(steps)) for run in runs])
-        typical: Array = np.median(times.reshape(len(runs), -1, self.kernels), axis=(0, 1))
-        return typical
+        return np.asarray(np.median(times.reshape(len(runs), -1, self.kernels), axis=(0, 1)))
 
-    def equations(
-        self, layout: Layout, keep: NDArray[np.bool_], names: Sequence[str]
-    ) -> tuple[Array, Array, NDArray[np.int64]]:
+    def equations(self, layout: Layout, keep: Bool, names: Sequence[str]) -> tuple[Array, Array, Int]:
         """Rows, readings and their kinds, of all channels of these names.
 
         Raises
@@ -131,13 +127,13 @@ class Dataset:
             raise MeasurementError("too few readings of golden runs", remedy="Take more runs.")
         return np.concatenate(weights), np.concatenate(power), np.concatenate(kinds)
 
-    def estimate(self, layout: Layout, keep: NDArray[np.bool_], names: Sequence[str]) -> Estimate:
+    def estimate(self, layout: Layout, keep: Bool, names: Sequence[str]) -> Estimate:
         """Solve for the unknown powers of a layout from the channels of these names."""
         rows, power, kinds = self.equations(layout, keep, names)
         return solve(rows, power, layout.groups(), kinds)
 
 
-def _kinds(weights: Array, layout: Layout) -> NDArray[np.int64]:
+def _kinds(weights: Array, layout: Layout) -> Int:
     """Kind of each reading: 0 of the resting card, 1 of bins that are wider than others, 2 of the rest.
 
     In a wide bin the power itself varies, and what it varies by would count as noise of all readings.
@@ -146,11 +142,10 @@ def _kinds(weights: Array, layout: Layout) -> NDArray[np.int64]:
     coarse = np.zeros(layout.size, dtype=bool)
     coarse[layout.run_bins] = width > 1.5 * width.min()
     busy = weights[:, : layout.rest_bins.start].sum(axis=1) > 0.0
-    kinds: NDArray[np.int64] = np.where(weights @ coarse > 0.0, 1, 2 * busy).astype(np.int64)
-    return kinds
+    return np.where(weights @ coarse > 0.0, 1, 2 * busy).astype(np.int64)
 
 
-def golden_runs(execution_s: Array, margin: float) -> NDArray[np.bool_]:
+def golden_runs(execution_s: Array, margin: float) -> Bool:
     """Which runs belong to the bin ``[x, x·(1 + margin)]`` that holds the most of them.
 
     The bin slides over the sorted times, so that no fixed edge can cut a crowd in two; of equally full bins the
@@ -173,5 +168,4 @@ def golden_runs(execution_s: Array, margin: float) -> NDArray[np.bool_]:
     count = last - np.arange(len(times)) + 1
     width = times[last] - times
     first = min(range(len(times)), key=lambda i: (-count[i], width[i]))
-    chosen: NDArray[np.bool_] = (execution_s >= times[first]) & (execution_s <= times[last[first]])
-    return chosen
+    return np.asarray((execution_s >= times[first]) & (execution_s <= times[last[first]]))

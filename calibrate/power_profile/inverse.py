@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.calibrate.power_profile.protocol import Array
+from joulecast.arrays import Array, Int
 
 #: Prior deviation of the difference between neighbouring unknowns, as a share of the highest reading. It is wide: it
 #: decides only what the readings leave open, and lets every step of a real card pass.
@@ -53,7 +52,7 @@ class Estimate:
         return float(share @ self.power_w), float(np.sqrt(max(share @ self.covariance @ share, 0.0)))
 
 
-def solve(rows: Array, readings_w: Array, groups: Sequence[slice], kinds: NDArray[np.int64]) -> Estimate:
+def solve(rows: Array, readings_w: Array, groups: Sequence[slice], kinds: Int) -> Estimate:
     """Least squares with powers not below zero and a weak preference for small steps between neighbours.
 
     Minimises ``Σ ((A x − y)/σ)² + Σ ((x_{j+1} − x_j)/δ)²`` over x ≥ 0, the second sum inside each group only (and a
@@ -133,11 +132,10 @@ def _not_negative(covariance: Array, normal: Array, right: Array) -> Array:
 
     # The square root of the normal equations keeps the problem as small as the unknowns, whatever was read.
     factor = np.linalg.cholesky(normal)
-    solution: Array = nnls(factor.T, np.linalg.solve(factor, right))[0]
-    return solution
+    return np.asarray(nnls(factor.T, np.linalg.solve(factor, right))[0])
 
 
-def _noise(residual: Array, leverage: Array, kinds: NDArray[np.int64], top_w: float) -> Array:
+def _noise(residual: Array, leverage: Array, kinds: Int, top_w: float) -> Array:
     """Deviation of a reading of each kind, never below a ten-thousandth of the highest reading.
 
     It comes from the median: where the power jumps inside a bin, a few readings stand far off, which says nothing of
@@ -148,5 +146,4 @@ def _noise(residual: Array, leverage: Array, kinds: NDArray[np.int64], top_w: fl
         members = kinds == kind
         left = max(1.0 - float(leverage[members].mean()), 0.1)
         noise[members] = MEDIAN_TO_DEVIATION * float(np.median(np.abs(residual[members]))) / np.sqrt(left)
-    floor: Array = np.maximum(noise, 1e-4 * top_w)
-    return floor
+    return np.asarray(np.maximum(noise, 1e-4 * top_w))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.calibrate.power_profile.protocol import Array, Run
+from joulecast.arrays import Array, Bool, Int
+from joulecast.calibrate.power_profile.protocol import Run
 
 #: Label of time that no unknown describes, such as runs that are not golden.
 OUTSIDE = -1
@@ -64,7 +64,7 @@ class Layout:
         """Stretches of unknowns that follow each other in time without a jump between them."""
         return tuple(s for s in (self.run_bins, self.cycle_bins, self.rest_bins) if s.stop > s.start)
 
-    def segments(self, runs: Sequence[Run], keep: NDArray[np.bool_]) -> tuple[Array, NDArray[np.int64]]:
+    def segments(self, runs: Sequence[Run], keep: Bool) -> tuple[Array, Int]:
         """Cut the time of a series into pieces that each belong to one unknown.
 
         Parameters
@@ -80,7 +80,7 @@ class Layout:
             Shape (n + 1,) edges in GPU time and (n,) labels; time before the first edge and after the last is rest.
         """
         edges: list[Array] = []
-        labels: list[NDArray[np.int64]] = []
+        labels: list[Int] = []
         for index, run in enumerate(runs):
             until = runs[index + 1].times_s[0] if index + 1 < len(runs) else np.inf
             piece, label = self._run_segments(run)
@@ -95,7 +95,7 @@ class Layout:
             np.int64
         )
 
-    def _run_segments(self, run: Run) -> tuple[Array, NDArray[np.int64]]:
+    def _run_segments(self, run: Run) -> tuple[Array, Int]:
         """Starts and labels of the pieces of one run."""
         total = run.steps[-1]
         start = self.run_edges[:-1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Bool
 from joulecast.calibrate.power_profile.bins import Plan, later_part
 from joulecast.calibrate.power_profile.dataset import Dataset, golden_runs
 from joulecast.calibrate.power_profile.result import OutlierGroup
@@ -37,7 +37,7 @@ def study_outliers(dataset: Dataset, plan: Plan) -> tuple[OutlierGroup, ...]:
     return tuple(groups)
 
 
-def _steady_power(dataset: Dataset, group: NDArray[np.bool_], plan: Plan) -> tuple[float | None, float | None]:
+def _steady_power(dataset: Dataset, group: Bool, plan: Plan) -> tuple[float | None, float | None]:
     first = min(plan.ssp, plan.passes - 1)
     layout, weights = later_part(first, plan.passes, dataset.kernel_times(group), plan.wanted_s, plan.rest_s)
     try:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array
 
 #: Channels of the whole card, the finest first: what the driver writes down by itself, what is polled, and the counter.
 WHOLE = ("history", "power", "energy")
@@ -54,8 +53,7 @@ class Run:
 
     def time_at(self, step: Array | float) -> Array:
         """GPU time at a position counted in kernels; between marks they run evenly [s]."""
-        found: Array = np.interp(np.asarray(step, dtype=float), self.steps, self.times_s)
-        return found
+        return np.asarray(np.interp(np.asarray(step, dtype=float), self.steps, self.times_s))
 
     def filled(self, kernels: int) -> Run:
         """The same run with a mark after every kernel of an interleaving.

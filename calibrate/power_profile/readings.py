@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.calibrate.power_profile.protocol import Array, Channel
+from joulecast.arrays import Array
+from joulecast.calibrate.power_profile.protocol import Channel
 from joulecast.errors import MeasurementError
 
 #: Fewer movements of a sensor than this tell nothing of its rhythm.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joulecast.calibrate.power_profile.protocol import WHOLE, Array
+from joulecast.arrays import Array
+from joulecast.calibrate.power_profile.protocol import WHOLE
 from joulecast.calibrate.power_profile.resolve import averaging_boxes
 from joulecast.calibrate.power_profile.result import Curve, PowerProfile
 from joulecast.files import write_whole

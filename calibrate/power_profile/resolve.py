@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.power_profile.inverse import Estimate
-from joulecast.calibrate.power_profile.protocol import Array
 
 #: Wanted standard error of a profile's points, relative to its mean power.
 PRECISION = 0.01
@@ -43,7 +42,7 @@ class Resolved:
     power_w: Array
     standard_error_w: Array
     spread_s: Array
-    resolved: NDArray[np.bool_]
+    resolved: Bool
     averaging_s: float
 
     @property
@@ -112,5 +111,4 @@ def averaging_boxes(edges: Array, averaging_s: float) -> Array:
     low = np.maximum(edges[None, :-1], (centre - half)[:, None])
     high = np.minimum(edges[None, 1:], (centre + half)[:, None])
     overlap = np.maximum(high - low, 0.0)
-    share: Array = overlap / overlap.sum(axis=1, keepdims=True)
-    return share
+    return np.asarray(overlap / overlap.sum(axis=1, keepdims=True))

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.calibrate.power_profile.clocks import ClockFit
 from joulecast.calibrate.power_profile.inverse import differences
 from joulecast.calibrate.power_profile.layout import OUTSIDE, Layout
-from joulecast.calibrate.power_profile.protocol import Array
 from joulecast.calibrate.power_profile.readings import Readings
 
 
@@ -30,13 +29,13 @@ class Entries:
         Shape (n,): whether the reading touches nothing that is labelled outside.
     """
 
-    row: NDArray[np.int64]
-    label: NDArray[np.int64]
+    row: Int
+    label: Int
     weight: Array
-    usable: NDArray[np.bool_]
+    usable: Bool
 
 
-def response_entries(start_s: Array, end_s: Array, edges_s: Array, labels: NDArray[np.int64]) -> Entries:
+def response_entries(start_s: Array, end_s: Array, edges_s: Array, labels: Int) -> Entries:
     """Share of each unknown in each reading.
 
     A reading that averages power p(t) over [a, b] of a series whose power is x_j where the label is j reads
@@ -67,9 +66,7 @@ def response_entries(start_s: Array, end_s: Array, edges_s: Array, labels: NDArr
     return Entries(row[inside], label[inside], weight[inside], usable)
 
 
-def response_rows(
-    start_s: Array, end_s: Array, edges_s: Array, labels: NDArray[np.int64], size: int
-) -> tuple[Array, NDArray[np.bool_]]:
+def response_rows(start_s: Array, end_s: Array, edges_s: Array, labels: Int, size: int) -> tuple[Array, Bool]:
     """As :func:`response_entries`, of ``size`` unknowns, as a matrix.
 
     Returns
@@ -107,7 +104,7 @@ class Misfit:
         self,
         readings: Sequence[Readings],
         clocks: Sequence[ClockFit],
-        pieces: Sequence[tuple[Array, NDArray[np.int64]]],
+        pieces: Sequence[tuple[Array, Int]],
         layout: Layout,
         step_w: float = np.inf,
     ) -> None:
@@ -139,7 +136,7 @@ class Misfit:
         return left + float(np.sum((self._steps @ power) ** 2)) + float(np.sum(power**2)) / level_w**2
 
 
-def _squared(row: NDArray[np.int64], label: NDArray[np.int64], weight: Array, size: int) -> Array:
+def _squared(row: Int, label: Int, weight: Array, size: int) -> Array:
     """``Aᵀ A`` of rows that have few entries each, which stand together."""
     places, products = [label * (size + 1)], [weight**2]
     for apart in range(1, int(np.bincount(row).max(initial=0))):

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.power_profile.clocks import ClockFit
 from joulecast.calibrate.power_profile.guidance import Guidance
-from joulecast.calibrate.power_profile.protocol import Array
 from joulecast.calibrate.power_profile.sensor import SensorFit
 from joulecast.calibrate.power_profile.steady import EndPower
 from joulecast.calibrate.power_profile.stitch import Points
@@ -65,7 +64,7 @@ class Curve:
     width_s: Array
     power_w: Array
     standard_error_w: Array
-    resolved: NDArray[np.bool_]
+    resolved: Bool
     resolution_s: float
     trend: Trend | None = None
     components_w: dict[str, Array] = field(default_factory=dict)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from joulecast.arrays import Array
 from joulecast.calibrate.power_profile.bins import later_part
 from joulecast.calibrate.power_profile.budget import TimedBench
 from joulecast.calibrate.power_profile.dataset import Dataset
-from joulecast.calibrate.power_profile.protocol import Array
 from joulecast.calibrate.power_profile.steady import EQUAL_POWER, EndPower
 
 #: Shortest run to begin with: power does not settle within less on any card.

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.power_profile.clocks import ClockFit
 from joulecast.calibrate.power_profile.layout import Layout
-from joulecast.calibrate.power_profile.protocol import Array, Channel, Series
+from joulecast.calibrate.power_profile.protocol import Channel, Series
 from joulecast.calibrate.power_profile.readings import readings_of
 from joulecast.calibrate.power_profile.response import Misfit, response_rows, windows
 from joulecast.errors import MeasurementError
@@ -66,7 +66,7 @@ class SensorFit:
 
 
 def equations_of(
-    channel: Channel, fit: SensorFit, clock: ClockFit, layout: Layout, series: Series, keep: NDArray[np.bool_]
+    channel: Channel, fit: SensorFit, clock: ClockFit, layout: Layout, series: Series, keep: Bool
 ) -> tuple[Array, Array]:
     """Readings of a channel as equations for the unknown powers, but for those that touch a run which does not count.
 
@@ -154,7 +154,7 @@ def refine_sensor(
     clocks: Sequence[ClockFit],
     layout: Layout,
     series: Sequence[Series],
-    keep: NDArray[np.bool_],
+    keep: Bool,
 ) -> SensorFit:
     """Find window and lag again from the runs of the profile itself, close to what was found before.
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.calibrate.power_profile.protocol import Array, Run
+from joulecast.arrays import Array
+from joulecast.calibrate.power_profile.protocol import Run
 from joulecast.errors import MeasurementError
 
 #: Execution times that differ by less count as equal.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.calibrate.power_profile.dataset import Dataset
-from joulecast.calibrate.power_profile.protocol import Array
 from joulecast.calibrate.power_profile.readings import readings_of
 
 
@@ -30,18 +29,18 @@ class Points:
         Shape (n,): whether the run is.
     """
 
-    run: NDArray[np.int64]
+    run: Int
     run_s: Array
     step: Array
     power_w: Array
-    golden: NDArray[np.bool_]
+    golden: Bool
 
-    def within(self, first_step: float, last_step: float) -> NDArray[np.bool_]:
+    def within(self, first_step: float, last_step: float) -> Bool:
         """Which golden points lie between two positions."""
         return self.golden & (self.step >= first_step) & (self.step < last_step)
 
 
-def stitch(dataset: Dataset, name: str, keep: NDArray[np.bool_]) -> Points:
+def stitch(dataset: Dataset, name: str, keep: Bool) -> Points:
     """Place every reading of a channel in its run.
 
     Parameters
@@ -54,7 +53,7 @@ def stitch(dataset: Dataset, name: str, keep: NDArray[np.bool_]) -> Points:
         Shape (runs,): golden runs.
     """
     fit = dataset.sensors[name]
-    parts: list[tuple[NDArray[np.int64], Array, Array, Array]] = []
+    parts: list[tuple[Int, Array, Array, Array]] = []
     offset = 0
     for series, clock in zip(dataset.series, dataset.clocks, strict=True):
         channel = next(channel for channel in series.channels if channel.name == name)

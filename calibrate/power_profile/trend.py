@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecast.calibrate.power_profile.protocol import Array
+from joulecast.arrays import Array
 
 DEGREE = 4
 

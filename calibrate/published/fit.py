@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.solve import residual_variance
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.description import GpuDescription
@@ -24,8 +24,6 @@ from joulecast.model.training.factors import scaled
 from joulecast.simulator.fluid.prepared import prepare
 from joulecast.simulator.fluid.steady_state import simulate
 from joulecast.simulator.plan_file.plan import Plan
-
-Array = NDArray[np.float64]
 
 #: What a measured step differs by from the best factors' forecast, as a logarithm; beyond it errors count linearly.
 RESIDUAL_SD = 0.03

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.calibrate.fit.form_errors import form_spread
 from joulecast.calibrate.published.fit import RESIDUAL_SD, Fitted, Linearised, fit, log_times, owner_of
 from joulecast.calibrate.published.plans import PlannedRow
 from joulecast.model.uncertainty import NINETY_PERCENT
-
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 #: Rows of an architecture and data type from which on they have a spread of their own; fewer share that of all.
 ENOUGH = 10
@@ -47,7 +45,7 @@ class Refitted:
     """
 
     times: tuple[StepTime | None, ...]
-    seen: Mask
+    seen: Bool
 
 
 def may_be_fitted(planned: PlannedRow) -> bool:
@@ -68,17 +66,17 @@ def log_measured(planned: Sequence[PlannedRow]) -> Array:
     return np.log([p.row.measured_step_time_s or np.nan for p in planned])
 
 
-def by_source(planned: Sequence[PlannedRow], folds: int) -> list[Mask]:
+def by_source(planned: Sequence[PlannedRow], folds: int) -> list[Bool]:
     """Rows of each fold: sources, in the order of their names, dealt into so many folds."""
     return _dealt([one.row.source for one in planned], folds)
 
 
-def by_gpu(planned: Sequence[PlannedRow]) -> list[Mask]:
+def by_gpu(planned: Sequence[PlannedRow]) -> list[Bool]:
     """Rows of each GPU."""
     return _dealt([one.plan.cluster.gpu for one in planned], len(planned))
 
 
-def _dealt(names: Sequence[str], folds: int) -> list[Mask]:
+def _dealt(names: Sequence[str], folds: int) -> list[Bool]:
     place = {name: i % folds for i, name in enumerate(sorted(set(names)))}
     of = np.array([place[name] for name in names])
     return [of == fold for fold in range(max(place.values()) + 1)]
@@ -89,7 +87,7 @@ def kind_of(planned: PlannedRow) -> str:
     return f"{owner_of(planned.plan.cluster.gpu)}.{planned.row.dtype}"
 
 
-def left_out(planned: Sequence[PlannedRow], parts: Sequence[Mask], model: Linearised, *, far: bool = False) -> Refitted:
+def left_out(planned: Sequence[PlannedRow], parts: Sequence[Bool], model: Linearised, *, far: bool = False) -> Refitted:
     """Forecast each part by a fit to all rows that may be fitted and are not in it.
 
     Parameters
@@ -122,7 +120,7 @@ def factor_spread(model: Linearised, fitted: Fitted, rows: NDArray[np.intp]) -> 
     return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", slopes, fitted.covariance, slopes)))
 
 
-def unseen_spread(planned: Sequence[PlannedRow], use: Mask, model: Linearised) -> Array:
+def unseen_spread(planned: Sequence[PlannedRow], use: Bool, model: Linearised) -> Array:
     """Relative standard deviation beside the factors' of a step whose source is not among the fitted rows.
 
     Parameters

@@ -31,7 +31,7 @@ from joulecast.calibrate.published.plans import PlannedRow, plan_row
 from joulecast.calibrate.published.rows import read_published
 from joulecast.calibrate.published.separate_factors import SeparateFactor, separate_factor
 from joulecast.calibrate.rows.measured import recorded_folder
-from joulecast.files import write_text
+from joulecast.files import toml_key, write_text
 from joulecast.model.hardware.catalogue import load_training
 from joulecast.model.hardware.description import SCHEMA_VERSION, Parameter
 from joulecast.model.hardware.description_file import parse_training
@@ -170,9 +170,7 @@ def separate_toml(generation: str, found: SeparateFactor, source: str) -> str:
 
 
 def _leaf(name: str, value: float, sd: float, source: str) -> str:
-    key = ".".join(
-        part if part.replace("-", "").replace("_", "").isalnum() else json.dumps(part) for part in name.split(".")
-    )
+    key = ".".join(map(toml_key, name.split(".")))
     return f'{key} = {{value = {value:.{DIGITS}g}, sd = {sd:.2g}, source = "{source}", status = "fitted"}}'
 
 

@@ -133,13 +133,9 @@ def recorded_folder() -> Path:
 
 def recorded_rows(files_: Sequence[str] | None = None) -> list[Row]:
     """The rows of H200s that the package ships for fitting; ``files_`` selects some of their files."""
-    folder = recorded_folder() / "h200_sxm"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".jsonl"))
-    rows: list[Row] = []
-    for file in names:
-        if files_ is None or file in files_:
-            rows += parse_rows((folder / file).read_text(encoding="utf-8"), file)
-    return rows
+    found = sorted((recorded_folder() / "h200_sxm").glob("*.jsonl"))
+    chosen = (file for file in found if files_ is None or file.name in files_)
+    return [row for file in chosen for row in parse_rows(file.read_text(encoding="utf-8"), file.name)]
 
 
 def parse_rows(text: str, file: str) -> list[Row]:
@@ -157,17 +153,28 @@ def parse_rows(text: str, file: str) -> list[Row]:
 
 
 def _read_path(path: Path) -> list[Row]:
-    paths = sorted(path.glob("*.jsonl")) or sorted(path.glob("*.csv")) if path.is_dir() else [path]
-    if not paths:
-        raise DataError("no *.jsonl file in this folder", file=str(path), remedy="Give a folder or file of JSON lines.")
-    rows: list[Row] = []
-    for one in paths:
-        text = read_text(one, "JSON-lines", error=DataError, absent="no such file or folder")
-        if one.suffix == ".csv":
-            rows += [row_of(content, str(one), line) for content, line in published_times(text, str(one))]
-        else:
-            rows += parse_rows(text, str(one))
-    return rows
+    if not path.is_dir():
+        return _read_file(path)
+    if lines := sorted(path.glob("*.jsonl")):
+        return [row for one in lines for row in _read_file(one)]
+    below = sorted({str(one.parent) for one in path.glob("*/*.jsonl")})
+    more = f" There are JSON lines in {' and '.join(below)}." if below else ""
+    tables = sorted(path.glob("*.csv"))
+    if not tables:
+        remedy = f"Give a folder or file of JSON lines.{more}"
+        raise DataError("no *.jsonl file in this folder", file=str(path), remedy=remedy)
+    try:
+        return [row for one in tables for row in _read_file(one)]
+    except DataError as error:
+        error.reword(error.message, error.key, f"{error.remedy or ''}{more}".strip() or None)
+        raise
+
+
+def _read_file(file: Path) -> list[Row]:
+    text = read_text(file, "JSON-lines", error=DataError, absent="no such file or folder")
+    if file.suffix == ".csv":
+        return [row_of(content, str(file), line) for content, line in published_times(text, str(file))]
+    return parse_rows(text, str(file))
 
 
 def row_of(content: Mapping[str, Any], file: str, number: int) -> Row:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.rows.measured import Row
-
-Array = NDArray[np.float64]
 
 #: What the host needs to put one product of Transformer Engine into the queue, one of several that a single call
 #: launches, and its attention [s]; estimates: no shorter time is found in published tables of back-to-back kernels.

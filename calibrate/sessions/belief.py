@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.calibrate.sessions.information import Observations
-
-Array = NDArray[np.float64]
 
 #: What a row shows: its time, its power, and what holds its clock back.
 QUANTITIES = 3
@@ -72,7 +70,7 @@ class Belief:
         self._own -= np.sum(columns[:split] ** 2, axis=1)
         self._variance -= np.sum(columns[split:] ** 2, axis=1)
 
-    def _covariance(self, places: NDArray[np.int64]) -> Array:
+    def _covariance(self, places: Int) -> Array:
         """Of observations and forecasts with some observations, given all that was observed, ``(3·n + 2·k, m)``."""
         shown = self._slopes @ self._slopes[places].T
         for quantity, form in enumerate(FORM_ERROR):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.rows.operators import KernelWork, operator_of
 from joulecast.errors import InputError
 from joulecast.model.forecasts import Forecast
@@ -17,8 +17,6 @@ from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Operator
 from joulecast.model.predict import predict_work
 from joulecast.model.repeated_work import Work
-
-Array = NDArray[np.float64]
 
 #: Clock of a kernel between products of these values, as a share of the highest; means of recorded rows.
 COMPANIONS = {"randn": 0.77, "zeros": 0.92, "none": 1.0}

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.sessions.belief import Belief, Uncertainty
 from joulecast.calibrate.sessions.candidates import Candidate
@@ -68,7 +68,7 @@ class Design:
         priors: DevicePriors,
         *,
         done: Collection[str] = (),
-        known: NDArray[np.float64] | None = None,
+        known: Array | None = None,
     ) -> None:
         self._candidates = tuple(candidates)
         kernels = reference_kernels(candidates, gpu)

@@ -14,8 +14,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.tables import (
@@ -39,8 +39,6 @@ from joulecast.calibrate.sessions.sensitivity import Sensitivity, sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.repeated_work import Work
-
-Array = NDArray[np.float64]
 
 #: Relative noise of a clock that the card chose: it wanders, and its readings are steps of 15 MHz.
 CLOCK_NOISE = 0.01
@@ -71,7 +69,7 @@ class Observations:
 
     slopes: Array
     variance: Array
-    group: NDArray[np.int64]
+    group: Int
 
 
 def free_parameters(priors: DevicePriors) -> dict[str, Prior]:
@@ -130,8 +128,8 @@ class _Governed:
         Slopes of the logarithms of either limit along each parameter, shape ``(p,)``.
     """
 
-    limited: NDArray[np.bool_]
-    held: NDArray[np.bool_]
+    limited: Bool
+    held: Bool
     limit: Array
     tensor: Array
 
@@ -140,9 +138,7 @@ class _Governed:
         return _Governed(self.limited[rows], self.held[rows], self.limit, self.tensor)
 
 
-def _govern(
-    found: Sensitivity, clock_mhz: Array, chosen: NDArray[np.bool_], gpu: GpuModel, priors: DevicePriors
-) -> _Governed:
+def _govern(found: Sensitivity, clock_mhz: Array, chosen: Bool, gpu: GpuModel, priors: DevicePriors) -> _Governed:
     below = chosen & (clock_mhz < gpu.max_clock_mhz * (1.0 - BELOW))
     limited = found.power_w > LIMITED * gpu.device["power_limit_w"] * gpu[SETTLED]
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.measure.recording import FILE_NAME, Card, read_recording
@@ -72,7 +72,7 @@ def recorded_others(card: Card) -> tuple[Row, ...]:
     return tuple(found)
 
 
-def learnt(rows: Sequence[Row], gpu: GpuModel, priors: DevicePriors) -> tuple[GpuModel, NDArray[np.float64]]:
+def learnt(rows: Sequence[Row], gpu: GpuModel, priors: DevicePriors) -> tuple[GpuModel, Array]:
     """What other cards' rows say about the parameters of a further card of their kind.
 
     Parameters

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.relower import Relowering
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.remembered import Recorder
 from joulecast.model.power.kernel_power import at_clock, idle_power_w
 from joulecast.model.repeated_work import Work
-
-Array = NDArray[np.float64]
 
 #: Step of a numerical slope in prior standard deviations: wide enough to look across the kinks of tile choices.
 STEP = 0.01
@@ -69,7 +67,7 @@ class Sensitivity:
 class _Pieces:
     """Work as arrays: ``m`` operators of ``n`` pieces."""
 
-    owner: NDArray[np.int64]
+    owner: Int
     counts: Array
     busy_share: Array
     lowering: Relowering

@@ -14,8 +14,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.calibrate.fit.device_priors import DevicePriors
 from joulecast.calibrate.fit.power import bursts, card_priors
 from joulecast.calibrate.fit.priors import Prior
@@ -28,8 +28,6 @@ from joulecast.calibrate.sessions.information import free_parameters
 from joulecast.calibrate.sessions.sensitivity import Sensitivity, sensitivity
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.repeated_work import Work
-
-Array = NDArray[np.float64]
 
 #: Steps, and the farthest that one of them moves a parameter, in prior standard deviations.
 STEPS, FARTHEST = 2, 1.5
@@ -87,7 +85,7 @@ class Residuals:
     residual: Array
     noise: Array
     form: Array
-    group: NDArray[np.int64]
+    group: Int
 
 
 def _of_cards(rows: Sequence[Row], found: Sensitivity, gpu: GpuModel) -> tuple[dict[str, Prior], Array, Array]:

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.calibrate.fit.priors import Prior
 from joulecast.calibrate.fit.solve import Solution, solve
 from joulecast.calibrate.studies.a100_overlap_physics import Configurations, energy_j, forecast, walk
 from joulecast.model.hardware.gpu_model import GpuModel
-
-Array = NDArray[np.float64]
 
 #: Relative error of the forms in time and in energy; residuals beyond twice as much count less [1].
 TIME_NOISE, ENERGY_NOISE = 0.006, 0.005
@@ -126,7 +124,7 @@ def fit_layer(rows: Configurations, measured: Readings, gpu: GpuModel) -> LayerF
         gpu,
         {**clock, **of_time.as_dict(), **of_energy.as_dict()},
         (_spread(of_time, _ALIKE), _spread(of_energy, _ALIKE), _prior_spread()),
-        *(_root_mean_square(errors) for errors in (time, energy, energy - time)),
+        *(float(np.sqrt(np.mean(errors**2))) for errors in (time, energy, energy - time)),
     )
 
 
@@ -162,7 +160,7 @@ def _missed(fit: LayerFit, rows: Configurations, before: Readings | None) -> tup
     return np.where(known, of_time, 0.0), np.where(known, of_energy, 0.0)
 
 
-def choose_rows(fit: LayerFit, rows: Configurations, count: int) -> NDArray[np.int64]:
+def choose_rows(fit: LayerFit, rows: Configurations, count: int) -> Int:
     """Rows at another clock that, once measured, leave the least variance in the forecasts of all; no reading enters.
 
     Greedy: each next row is the one after which the mean predicted variance of time and energy is smallest, by the
@@ -227,7 +225,3 @@ def _spread(solution: Solution, factor: float) -> tuple[tuple[str, ...], Array]:
 
 def _prior_spread() -> tuple[tuple[str, ...], Array]:
     return tuple(CLOCK_PRIORS), np.diag([p.sd for p in CLOCK_PRIORS.values()])
-
-
-def _root_mean_square(errors: Array) -> float:
-    return float(np.sqrt(np.mean(errors**2)))

@@ -25,12 +25,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.voltage import voltage_ratio
 
-Array = NDArray[np.float64]
 Values = Mapping[str, float]
 
 #: GPUs of the tensor-parallel group; energies are sums over them.
@@ -87,7 +86,7 @@ class Configurations:
     threads: Array
     clock_mhz: Array
 
-    def take(self, rows: NDArray[np.int64]) -> Configurations:
+    def take(self, rows: Int) -> Configurations:
         """Some of the rows."""
         return Configurations(*(x[rows] for x in (self.start, self.end, self.sms, self.threads, self.clock_mhz)))
 

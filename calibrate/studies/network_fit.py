@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.studies.network_rows import SYSTEMS, NetworkRow
 from joulecast.model.cluster.collectives import REFERENCE_EFFICIENCY, REFERENCE_STEP_S
 from joulecast.model.cluster.fabric import Fabric
@@ -21,8 +21,6 @@ from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective
 from joulecast.model.power.kernel_power import kernel_time_s
-
-Array = NDArray[np.float64]
 
 #: Where the fit starts: 100 Gbit/s a GPU, twice as much a node, three quarters of the lanes.
 START = {"gpu": 12.5e9, "node": 25e9, "host_share": 0.75}

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.simulator.closed_form.evaluator import NO_CLOCK_NS, TABLE_CLOCKS, Clocks, Evaluator, make_evaluator
 from joulecast.simulator.schedules import BACKWARD, FORWARD, Instruction, Schedule
-
-Float = NDArray[np.float64]
 
 #: Directions in the order of every axis of length 2.
 DIRECTIONS = (FORWARD, BACKWARD)
@@ -49,7 +47,7 @@ class PipelineJob:
     wait_power_w: float
     gpus_per_stage: int
     schedule: Schedule
-    clocks_mhz: Float
+    clocks_mhz: Array
     clock_index: Clocks
 
     @property
@@ -58,7 +56,7 @@ class PipelineJob:
         return int(self.clock_index.shape[1])
 
     @cached_property
-    def share(self) -> Float:
+    def share(self) -> Array:
         """Share of a stage's instructions of one direction at each clock, shape ``(n, s, 2, c)``."""
         stages, clocks = self.schedule.pipeline_size, len(self.clocks_mhz)
         row = np.array([t for types in self.types for t in types])
@@ -75,7 +73,7 @@ class PipelineJob:
             for stage, order in enumerate(self.schedule.ranks)
         ]
 
-    def simulate(self, time_s: Float) -> Float:
+    def simulate(self, time_s: Array) -> Array:
         """Time of the pipeline under every plan, shape ``(v, n)`` [s].
 
         Parameters
@@ -103,7 +101,7 @@ class PipelineJob:
         table = np.zeros((2 * self.schedule.pipeline_size, 1), dtype=np.int64)
         return make_evaluator(self.schedule, self.types, table, np.zeros(table.shape), 0.0)
 
-    def mean_clock_mhz(self) -> Float:
+    def mean_clock_mhz(self) -> Array:
         """Mean requested clock of all instructions of each plan, shape ``(n,)`` [MHz]."""
         return np.asarray(self.clocks_mhz[self.clock_index].mean(axis=0))
 
@@ -124,10 +122,10 @@ class PlanReadings:
         Mean over a plan's instructions of one stage and direction, whatever their clocks, shape ``(n, s, 2)`` [s].
     """
 
-    iteration_time_s: Float
-    energy_j: Float
-    stage_energy_j: Float
-    instruction_time_s: Float
+    iteration_time_s: Array
+    energy_j: Array
+    stage_energy_j: Array
+    instruction_time_s: Array
 
 
 def make_job(

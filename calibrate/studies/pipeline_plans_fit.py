@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecast.calibrate.studies.pipeline_plans import Float, PipelineJob, PlanReadings
+from joulecast.arrays import Array, Int
+from joulecast.calibrate.studies.pipeline_plans import PipelineJob, PlanReadings
 from joulecast.calibrate.studies.pipeline_plans_physics import PER_INSTRUCTION, SHARED, CurveForm, Curves
 from joulecast.errors import InputError
 
@@ -47,11 +47,11 @@ class PlanForecast:
         Relative standard deviations of what would be measured, power being the mean; shape ``(n,)`` [1].
     """
 
-    time_s: Float
-    energy_j: Float
-    time_sd: Float
-    energy_sd: Float
-    power_sd: Float
+    time_s: Array
+    energy_j: Array
+    time_sd: Array
+    energy_sd: Array
+    power_sd: Array
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class FittedJob:
     """
 
     form: CurveForm
-    parameters: Float
-    root: Float
-    read_time_s: Float
+    parameters: Array
+    root: Array
+    read_time_s: Array
     plans: tuple[int, ...]
 
     @property
@@ -81,7 +81,7 @@ class FittedJob:
         """Instructions against clock at the most probable parameters."""
         return self.form.curves(self.parameters)
 
-    def beyond_pipeline_s(self) -> Float:
+    def beyond_pipeline_s(self) -> Array:
         """What the iterations that were read took beyond the pipeline of instructions, shape ``(k,)`` [s]."""
         pipeline = self.form.job.simulate(self.curves.time_s[None])[0]
         return np.asarray(self.read_time_s - pipeline[list(self.plans)])
@@ -105,13 +105,13 @@ class FittedJob:
         beyond = beyond_time, beyond_energy, np.hypot(beyond_time, beyond_energy)
         return PlanForecast(time[0], energy[0], *(np.hypot(sd, more) for sd, more in zip(known, beyond, strict=True)))
 
-    def _outside(self) -> Float:
+    def _outside(self) -> Array:
         """How far each plan's mean clock lies above or below those of the plans that were read, as a logarithm."""
         clock = np.log(self.form.job.mean_clock_mhz())
         read = clock[list(self.plans)]
         return np.asarray(np.maximum(clock - read.max(), 0.0) + np.maximum(read.min() - clock, 0.0))
 
-    def _at(self, curves: Sequence[Curves]) -> tuple[Float, Float]:
+    def _at(self, curves: Sequence[Curves]) -> tuple[Array, Array]:
         """Time and energy of all plans under several variants of the curves, shape ``(v, n)`` each."""
         job = self.form.job
         pipeline = job.simulate(np.stack([c.time_s for c in curves]))
@@ -121,7 +121,7 @@ class FittedJob:
         return time, np.stack(energy)
 
 
-def stage_energy_j(job: PipelineJob, curves: Curves, share: Float, time_s: Float) -> Float:
+def stage_energy_j(job: PipelineJob, curves: Curves, share: Array, time_s: Array) -> Array:
     """Energy of each stage under plans of given iteration times, shape ``(n, s)`` [J].
 
     Parameters
@@ -171,7 +171,7 @@ def fit_job(job: PipelineJob, readings: PlanReadings, plans: Sequence[int]) -> F
     )
     excess = float(np.sum(found.fun**2)) / max(1, problem.known)  # as many priors as parameters
     covariance = np.linalg.inv(found.jac.T @ found.jac) * max(1.0, excess)
-    root: Float = np.asarray(np.linalg.cholesky(0.5 * (covariance + covariance.T)), dtype=np.float64)
+    root: Array = np.asarray(np.linalg.cholesky(0.5 * (covariance + covariance.T)), dtype=np.float64)
     return FittedJob(problem.form, np.asarray(found.x), root, iteration, tuple(chosen))
 
 
@@ -188,10 +188,10 @@ class _Problem:
     """
 
     form: CurveForm
-    share: Float
-    iteration_s: Float
-    stage: Float
-    total_j: Float
+    share: Array
+    iteration_s: Array
+    stage: Array
+    total_j: Array
 
     @classmethod
     def of(cls, job: PipelineJob, readings: PlanReadings, chosen: list[int]) -> _Problem:
@@ -213,7 +213,7 @@ class _Problem:
         """How many readings there are."""
         return int(np.isfinite(self.stage).sum() + np.isfinite(self.total_j).sum())
 
-    def residuals(self, z: Float) -> Float:
+    def residuals(self, z: Array) -> Array:
         """All residuals; 0 where there is no reading."""
         model = self._model(z)
         total = model[:, -len(self.total_j) :].sum(axis=0)
@@ -222,7 +222,7 @@ class _Problem:
         )
         return np.concatenate([np.where(np.isfinite(off), off, 0.0), z])
 
-    def slopes(self, z: Float) -> Float:
+    def slopes(self, z: Array) -> Array:
         """Forward differences; a parameter of all stages is moved at once, as a stage's readings know only its own."""
         stages, own = len(self.stage), self.stage.size
         here = self._model(z)
@@ -239,7 +239,7 @@ class _Problem:
             slopes[: own + len(self.total_j), column] = np.concatenate([single.ravel(), total.sum(axis=0)])
         return slopes
 
-    def _slope(self, z: Float, here: Float, columns: NDArray[np.int64]) -> tuple[Float, Float]:
+    def _slope(self, z: Array, here: Array, columns: Int) -> tuple[Array, Array]:
         """Slopes of the stages' residuals, shape ``(s, 3 k)``, and each stage's part in those of totals, ``(s, k)``."""
         moved = z.copy()
         moved[columns] += _STEP
@@ -248,7 +248,7 @@ class _Problem:
         total = change[:, -len(self.total_j) :] / self.total_j / _ENERGY_NOISE
         return np.where(np.isfinite(single), single, 0.0), np.where(np.isfinite(total), total, 0.0)
 
-    def _model(self, z: Float) -> Float:
+    def _model(self, z: Array) -> Array:
         """What the readings of each stage should be, shape ``(s, 3 k)``."""
         job, curves = self.form.job, self.form.curves(z)
         time = np.einsum("nsdc,sdc->snd", self.share, curves.time_s)
@@ -256,6 +256,6 @@ class _Problem:
         return np.concatenate([time.reshape(len(time), -1), energy.T], axis=1)
 
     @property
-    def _noise(self) -> Float:
+    def _noise(self) -> Array:
         count = len(self.total_j)
         return np.repeat([_TIME_NOISE, _ENERGY_NOISE], [2 * count, count])

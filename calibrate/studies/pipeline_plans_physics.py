@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecast.calibrate.studies.pipeline_plans import Float, PipelineJob
+from joulecast.arrays import Array
+from joulecast.calibrate.studies.pipeline_plans import PipelineJob
 
 #: Parameters of each stage and direction: log time, fixed share, log dynamic power, log clock at the limit.
 PER_INSTRUCTION = 4
@@ -62,11 +63,11 @@ class Curves:
         Clock from which the voltage rises [MHz].
     """
 
-    time_s: Float
-    energy_j: Float
+    time_s: Array
+    energy_j: Array
     wait_power_w: float
-    limit_clock_mhz: Float
-    fixed_share: Float
+    limit_clock_mhz: Array
+    fixed_share: Array
     knee_mhz: float
 
 
@@ -85,7 +86,7 @@ class CurveForm:
     """
 
     job: PipelineJob
-    log_time: Float
+    log_time: Array
     reference_mhz: float
 
     @property
@@ -93,7 +94,7 @@ class CurveForm:
         """Number of parameters."""
         return PER_INSTRUCTION * self.log_time.size + len(SHARED)
 
-    def curves(self, z: Float) -> Curves:
+    def curves(self, z: Array) -> Curves:
         """Curves at the parameters ``z``, shape ``(size,)``."""
         gpu, gpus = self.job.gpu, self.job.gpus_per_stage
         own = z[: -len(SHARED)].reshape(PER_INSTRUCTION, *self.log_time.shape)
@@ -110,10 +111,10 @@ class CurveForm:
             gpu.max_clock_mhz,
         )
 
-        def relative_time(clock: Float) -> Float:
+        def relative_time(clock: Array) -> Array:
             return np.asarray(fixed[..., None] + (1.0 - fixed[..., None]) * self.reference_mhz / clock)
 
-        def power_w(clock: Float) -> Float:
+        def power_w(clock: Array) -> Array:
             squared = (voltage.ratio(clock) / voltage.ratio(np.array(self.reference_mhz))) ** 2
             return np.asarray(rest_w + dynamic_w[..., None] * squared / relative_time(clock))
 
@@ -136,12 +137,12 @@ class _Voltage:
     def knee_mhz(self) -> float:
         return float(self.max_clock_mhz * (1.0 - (1.0 - self.floor) / self.slope))
 
-    def ratio(self, clock_mhz: Float) -> Float:
+    def ratio(self, clock_mhz: Array) -> Array:
         above = _KNEE_MHZ * np.logaddexp(0.0, (clock_mhz - self.knee_mhz) / _KNEE_MHZ)
         return np.asarray(self.floor + self.slope * above / self.max_clock_mhz)
 
 
-def _crossing(grid: Float, power_w: Float, limit_w: float) -> Float:
+def _crossing(grid: Array, power_w: Array, limit_w: float) -> Array:
     """Clock at which power reaches the limit, by linear interpolation; extrapolated beyond the grid's last step."""
     step = np.clip((power_w < limit_w).sum(axis=-1, keepdims=True), 1, len(grid) - 1)
     low, high = (np.take_along_axis(power_w, step - k, axis=-1)[..., 0] for k in (1, 0))

@@ -13,13 +13,17 @@ from typing import Any
 
 from joulecast.errors import InputError, NotYetError, UnknownNameError, listed, nearest
 from joulecast.files import parse_json, read_text
-from joulecast.model.architecture.hf_delta_net import read_delta_net
 from joulecast.model.architecture.hf_experts import read_latent_attention
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader
 from joulecast.model.architecture.hf_refused import FOREIGN, OWN, REFUSED
-from joulecast.model.architecture.hf_state_space import read_hybrid_experts, read_mixers, read_state_space
+from joulecast.model.architecture.hf_state_space import (
+    read_delta_net,
+    read_hybrid_experts,
+    read_mixers,
+    read_state_space,
+)
 from joulecast.model.architecture.hf_vision import read_vision
 from joulecast.model.architecture.hf_windows import read_rotary_pattern, read_windows
 from joulecast.model.architecture.layer_form import LayerForm
@@ -267,7 +271,7 @@ def _refuse(reader: Reader, family: Family) -> None:
             raise NotYetError(
                 "this is not implemented yet",
                 file=reader.file,
-                key=key,
+                key=reader.prefix + key,
                 remedy="Use a model whose file has it false or leaves it out.",
             )
 
@@ -300,12 +304,8 @@ def _attention_sizes(reader: Reader, family: Family) -> tuple[int, int, int, int
     hidden, heads = reader.count(family.key("hidden_size")), reader.count(heads_key)
     kv_heads = reader.count(family.key("num_key_value_heads"), heads)
     if heads % kv_heads:
-        raise InputError(
-            f"{heads} attention heads are not divisible by {kv_heads} key/value heads",
-            file=reader.file,
-            key=family.key("num_key_value_heads"),
-            remedy=f"Choose a divisor of {heads_key}.",
-        )
+        problem = f"{heads} attention heads are not divisible by {kv_heads} key/value heads"
+        raise reader.error(family.key("num_key_value_heads"), problem, f"Choose a divisor of {heads_key}.")
     return hidden, heads, kv_heads, reader.count("head_dim", 0) or reader.divide(hidden, heads, heads_key)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from joulecast.errors import InputError
 from joulecast.model.architecture.experts import Experts, LatentAttention
 from joulecast.model.architecture.hf_families import FAMILIES
 from joulecast.model.architecture.hf_family import ExpertKeys
@@ -26,20 +25,13 @@ def read_experts(reader: Reader, kind: str, keys: ExpertKeys | None, layers: int
     counted = next((key for key in (keys.count, *_COUNTS) if key in reader.data), keys.count)
     count, active = reader.count(counted), reader.count("num_experts_per_tok")
     if active > count:
-        raise InputError(
-            f"a token cannot be sent to {active} of {count} experts",
-            file=reader.file,
-            key="num_experts_per_tok",
-            remedy=f"Use at most {counted}.",
-        )
+        problem = f"a token cannot be sent to {active} of {count} experts"
+        raise reader.error("num_experts_per_tok", problem, f"Use at most {counted}.")
     groups, chosen = reader.count("n_group", 1), reader.count("topk_group", 1)
     if count % groups or chosen > groups:
-        raise InputError(
-            f"{count} experts in {groups} groups, {chosen} of which a token may choose from, cannot be",
-            file=reader.file,
-            key="topk_group" if chosen > groups else "n_group",
-            remedy="Use groups of as many experts, and at most all of them.",
-        )
+        problem = f"{count} experts in {groups} groups, {chosen} of which a token may choose from, cannot be"
+        remedy = "Use groups of as many experts, and at most all of them."
+        raise reader.error("topk_group" if chosen > groups else "n_group", problem, remedy)
     width = reader.count(keys.width)
     shared = reader.whole(keys.shared) * width if keys.shared else reader.whole(keys.shared_width)
     return Experts(
@@ -62,12 +54,8 @@ def _refuse(reader: Reader, kind: str) -> None:
     for key in _COUNTS:
         if reader.count(key, 1) > 1:
             with_experts = [name for name, family in FAMILIES.items() if family.experts is not None]
-            raise InputError(
-                f"models of type {kind!r} have no experts",
-                file=reader.file,
-                key=key,
-                remedy=f"Remove the key, or set model_type to one of {', '.join(sorted(with_experts))}.",
-            )
+            remedy = f"Remove the key, or set model_type to one of {', '.join(sorted(with_experts))}."
+            raise reader.error(key, f"models of type {kind!r} have no experts", remedy)
 
 
 def read_turns(reader: Reader, keys: ExpertKeys, layers: int) -> tuple[bool, ...]:

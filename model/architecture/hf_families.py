@@ -19,7 +19,7 @@ _DEEPSEEK_EXPERTS = ExpertKeys(
     router="grouped sigmoid",
 )
 
-_LLAMA = Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias")
+_LLAMA = Family(attention_bias_key="attention_bias", mlp_bias_key="mlp_bias")
 
 #: OLMo-2's norms stand behind its blocks; queries and keys are normed, all heads of a token together.
 _OLMO2 = replace(
@@ -34,7 +34,12 @@ _OLMO2 = replace(
 
 #: GLM's norms stand around its blocks, gate and up are one product, half of a head is rotated.
 _GLM = Family(
-    qkv_bias=True, attention_bias_key="attention_bias", rotary_fraction=0.5, norm_place="around", joint_up=True
+    qkv_bias=True,
+    attention_bias_key="attention_bias",
+    output_follows=False,
+    rotary_fraction=0.5,
+    norm_place="around",
+    joint_up=True,
 )
 
 #: What files of LLaVA leave out of a Llama: defaults of transformers 5.17.
@@ -51,7 +56,6 @@ _GEMMA = Family(
     tied_embeddings=True,
     activation="gelu",
     attention_bias_key="attention_bias",
-    output_follows=True,
     norm_formula="shifted",
     scaled_embeddings=True,
 )
@@ -92,16 +96,17 @@ _LLAMA4 = {
     "no_rope_layer_interval": 4,
 }
 
-_QWEN3 = Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, defaults=_QWEN)
+_QWEN3 = Family(attention_bias_key="attention_bias", qk_norm=True, defaults=_QWEN)
 #: ERNIE rotates neighbouring values, and has biases nowhere unless its file says so.
 _ERNIE = replace(
     _LLAMA, attention_bias_key="use_bias", mlp_bias_key="use_bias", paired_rotary=True, tied_embeddings=True
 )
 #: Hunyuan norms queries and keys, behind their rotation.
-_HUNYUAN = Family(attention_bias_key="attention_bias", output_follows=True, mlp_bias_key="mlp_bias", qk_norm=True)
+_HUNYUAN = Family(attention_bias_key="attention_bias", mlp_bias_key="mlp_bias", qk_norm=True)
 #: Ling's layers, whose first versions have no norms of queries and keys, and rotate whole heads.
 _LING = Family(
     attention_bias_key="use_qkv_bias",
+    output_follows=False,
     qk_norm_key="use_qk_norm",
     experts=replace(_DEEPSEEK_EXPERTS, count="num_experts", shared="num_shared_experts", every=""),
 )
@@ -110,7 +115,6 @@ _COHERE = Family(
     tied_embeddings=True,
     norm="layernorm",
     attention_bias_key="attention_bias",
-    output_follows=True,
     parallel_residual=True,
     shared_norm=True,
     scaled_logits=True,
@@ -184,7 +188,6 @@ FAMILIES: Mapping[str, Family] = {
     "llama4_text": Family(
         keys={"intermediate_size": "intermediate_size_mlp", "sliding_window": "attention_chunk_size"},
         attention_bias_key="attention_bias",
-        output_follows=True,
         qk_norm_key="use_qk_norm",
         qk_norm_plain=True,
         scaled_key="attn_temperature_tuning",
@@ -225,8 +228,10 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v3": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k2": Family(experts=_DEEPSEEK_EXPERTS, latent=True),
     "kimi_k25": Family(text_of="kimi_k2"),
-    "dots1": Family(attention_bias_key="attention_bias", output_follows=True, qk_norm=True, experts=_DEEPSEEK_EXPERTS),
-    "seed_oss": Family(qkv_bias=True, attention_bias_key="attention_bias", mlp_bias_key="mlp_bias"),
+    "dots1": Family(attention_bias_key="attention_bias", qk_norm=True, experts=_DEEPSEEK_EXPERTS),
+    "seed_oss": Family(
+        qkv_bias=True, attention_bias_key="attention_bias", output_follows=False, mlp_bias_key="mlp_bias"
+    ),
     "ernie4_5": _ERNIE,
     "ernie4_5_moe": replace(
         _ERNIE,
@@ -261,7 +266,6 @@ FAMILIES: Mapping[str, Family] = {
         norm_formula="shifted",
         norm_bias=True,
         attention_bias_key="attention_bias",
-        output_follows=True,
         mlp_bias_key="mlp_bias",
         rotary_fraction=0.5,
     ),
@@ -270,7 +274,6 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias=True,
         attention_bias_key="attention_bias",
         output_bias=True,
-        output_follows=True,
         norm_formula="mixed",
         attention_sinks=True,
         half_rotary=True,
@@ -281,8 +284,8 @@ FAMILIES: Mapping[str, Family] = {
     "glm": replace(_GLM, norm_place="before"),
     "glm4": _GLM,
     "glm4_moe": Family(
-        qkv_bias=False,
         attention_bias_key="attention_bias",
+        output_follows=False,
         qk_norm_key="use_qk_norm",
         rotary_fraction=0.5,
         experts=_DEEPSEEK_EXPERTS,
@@ -291,6 +294,7 @@ FAMILIES: Mapping[str, Family] = {
         norm="layernorm",
         norm_bias=True,
         attention_bias_key="use_qkv_bias",
+        output_follows=False,
         rotary_fraction=0.25,
         parallel_key="use_parallel_residual",
         shared_norm=True,

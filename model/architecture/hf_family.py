@@ -42,7 +42,7 @@ class StateSpaceKeys:
     ``pattern`` names what each layer is made of, in letters or words, ``older`` has its former names; ``indexed``: it
     lists the layers with attention; empty: all are state spaces. ``followed``: an MLP or experts stand behind the mixer
     in the same layer. ``mixer`` is what stands in place of attention: a state space, or linear attention (G), whose
-    sizes are of keys of their own (:mod:`joulecast.model.architecture.hf_delta_net`).
+    sizes are of keys of their own.
     """
 
     heads: str = "mamba_n_heads"
@@ -83,7 +83,7 @@ class Family(LayerForm):
 
     keys: Mapping[str, str] = field(default_factory=dict)
     attention_bias_key: str = ""
-    output_follows: bool = False
+    output_follows: bool = True
     mlp_bias_key: str = ""
     parallel_key: str = ""
     alibi_key: str = ""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from joulecast.model.architecture.hf_delta_net import in_turns
 from joulecast.model.architecture.hf_family import ExpertKeys, Family, StateSpaceKeys
 
 #: Nemotron-H's former key names, and the present ones.
@@ -36,6 +35,15 @@ def _mamba2(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**rest, **heads, "num_attention_heads": 1, "head_dim": 1, "intermediate_size": 1}
 
 
+def _in_turns(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file's layers where it only says that every so many have attention."""
+    layers, interval = data.get("num_hidden_layers"), data.get("full_attention_interval") or 4
+    if data.get("layer_types") or not (isinstance(layers, int) and isinstance(interval, int) and interval > 0):
+        return data
+    kinds = ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
+    return {**data, "layer_types": kinds}
+
+
 #: What files of Qwen3-Next may leave out: defaults of transformers 5.17.
 _QWEN3_NEXT_SIZES = {
     "head_dim": 256,
@@ -49,7 +57,6 @@ _QWEN3_NEXT_SIZES = {
 #: Qwen3-Next's layers: linear attention, every fourth gated attention, experts behind either.
 _QWEN3_NEXT = Family(
     attention_bias_key="attention_bias",
-    output_follows=True,
     norm_formula="shifted",
     qk_norm=True,
     gated_attention=True,
@@ -57,7 +64,7 @@ _QWEN3_NEXT = Family(
     experts=ExpertKeys(shared_width="shared_expert_intermediate_size"),
     state_space=StateSpaceKeys(mixer="G"),
     defaults=_QWEN3_NEXT_SIZES,
-    adapt=in_turns,
+    adapt=_in_turns,
 )
 #: Qwen3.5's have products of their own for gates and for the numbers of heads.
 _QWEN3_5 = replace(
@@ -67,7 +74,7 @@ _QWEN3_5 = replace(
 
 def _qwen3_5_moe(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Qwen3.5 with experts in every layer, which has no width of an MLP."""
-    return {"intermediate_size": data.get("moe_intermediate_size"), **in_turns(data)}
+    return {"intermediate_size": data.get("moe_intermediate_size"), **_in_turns(data)}
 
 
 #: Supported ``model_type`` values.
@@ -77,7 +84,6 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         gated_mlp=False,
         activation="relu2",
         attention_bias_key="attention_bias",
-        output_follows=True,
         mlp_bias_key="mlp_bias",
         positions="none",
         experts=ExpertKeys(
@@ -116,7 +122,6 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
     ),
     "bamba": Family(
         attention_bias_key="attention_bias",
-        output_follows=True,
         mlp_bias_key="mlp_bias",
         rotary_fraction=0.5,
         state_space=StateSpaceKeys(pattern="attn_layer_indices", indexed=True),
@@ -125,7 +130,6 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
     "granitemoehybrid": Family(
         keys={"intermediate_size": "shared_intermediate_size"},
         attention_bias_key="attention_bias",
-        output_follows=True,
         joint_up=True,
         positions="asked",
         scaled_embeddings=True,

@@ -10,12 +10,14 @@ _MAMBA = "state-space (Mamba) layers"
 _OLDER = "state-space layers of the first Mamba"
 _BESIDE = "state-space layers beside attention in one layer, or attention that layers share"
 _SPARSE = "sparse attention, whose indexer picks the tokens that a query sees"
+_UNEQUAL = "layers of different sizes (block_configs)"
 #: Keys that only files of models with such layers set, whatever type they give.
 FOREIGN: Mapping[str, str] = {
     "linear_attn_config": _LINEAR,
     **dict.fromkeys(("linear_conv_kernel_dim", "full_attention_interval"), _DELTA),
     **dict.fromkeys(("hybrid_override_pattern", "mamba_d_state", "ssm_state_size"), _MAMBA),
     "index_topk": _SPARSE,
+    "block_configs": _UNEQUAL,
 }
 #: Layers of families with such mixers, whose files may set these keys.
 OWN: Mapping[str, str] = {"M": _MAMBA, "G": _DELTA}
@@ -29,6 +31,6 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("lfm2", "lfm2_moe"), "convolutions in most of their layers"),
     "apertus": "an activation with weights of its own in every layer (xIELU)",
     **dict.fromkeys(("bailing_hybrid", "bailing_moe_linear"), _LINEAR),
-    **dict.fromkeys(("nemotron-nas", "deci"), "layers of different sizes (block_configs)"),
+    **dict.fromkeys(("nemotron-nas", "deci"), _UNEQUAL),
     **dict.fromkeys(("recurrent_gemma", "rwkv"), "recurrent layers"),
 }

@@ -1,11 +1,11 @@
-"""State-space mixers, and what the layers of hybrid models are made of, as Hugging Face's ``config.json`` has them."""
+"""Mixers of hybrid models, and what their layers are made of, as Hugging Face's ``config.json`` has them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from joulecast.errors import NotYetError
+from joulecast.model.architecture.delta_net import DeltaNet
 from joulecast.model.architecture.experts import Experts
 from joulecast.model.architecture.hf_experts import read_experts, read_turns
 from joulecast.model.architecture.hf_family import Family, StateSpaceKeys
@@ -20,8 +20,6 @@ NAMES: Mapping[str, str] = {
     "mlp": "-",
     "moe": "E",
 }
-#: Keys of parts that nothing here describes.
-UNKNOWN = {"block_configs": "layers of different sizes"}
 
 
 def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
@@ -31,20 +29,10 @@ def read_mixers(reader: Reader, family: Family, layers: int) -> tuple[str, ...]:
     ------
     InputError
         For letters or types that are not known, or not as many as layers.
-    NotYetError
-        For parts in :data:`UNKNOWN`.
     """
     keys = family.state_space
     if keys is None:
         return ()
-    for key, what in UNKNOWN.items():
-        if reader.data.get(key):
-            raise NotYetError(
-                f"a file with {key} is of a model that has {what}, which is not implemented",
-                file=reader.file,
-                key=reader.prefix + key,
-                remedy="Use a model whose file leaves it out.",
-            )
     mixing = _mixing(reader, keys, layers)
     if len(mixing) != layers:
         raise reader.error(keys.pattern, f"{len(mixing)} kinds for {layers} layers", "Name one for each.")
@@ -118,6 +106,30 @@ def read_state_space(reader: Reader, family: Family, mixers: Sequence[str]) -> S
     if found.heads % found.groups:
         problem = f"{found.heads} heads are not divisible by {found.groups} groups"
         raise reader.error(keys.groups, problem, f"Choose a divisor of {keys.heads}.")
+    return found
+
+
+def read_delta_net(reader: Reader, family: Family, mixers: Sequence[str]) -> DeltaNet | None:
+    """A file's linear attention, where its layers have such.
+
+    Raises
+    ------
+    InputError
+        Heads of values that those of keys do not divide.
+    """
+    if not any("G" in mixer for mixer in mixers):
+        return None
+    found = DeltaNet(
+        key_heads=reader.count("linear_num_key_heads"),
+        value_heads=reader.count("linear_num_value_heads"),
+        key_dim=reader.count("linear_key_head_dim"),
+        value_dim=reader.count("linear_value_head_dim"),
+        conv=reader.count("linear_conv_kernel_dim"),
+        joint=family.joint_delta,
+    )
+    if found.value_heads % found.key_heads:
+        problem = f"{found.value_heads} heads of values cannot share {found.key_heads} of keys"
+        raise reader.error("linear_num_key_heads", problem, "Choose a divisor of linear_num_value_heads.")
     return found
 
 

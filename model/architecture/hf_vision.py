@@ -116,12 +116,9 @@ def _llava(reader: Reader, part: Mapping[str, Any], hidden: int) -> Vision:
     tower, of = _siglip(reader, part)
     read = reader.data.get("vision_feature_layer", -2)
     if isinstance(read, bool) or not isinstance(read, int) or not -tower.layers <= read < 0:
-        raise InputError(
-            f"{read!r} is not one layer counted from the last, -1",
-            file=reader.file,
-            key="vision_feature_layer",
-            remedy="Give one; results of several layers side by side are not known.",
-        )
+        problem = f"{read!r} is not one layer counted from the last, -1"
+        remedy = "Give one; results of several layers side by side are not known."
+        raise reader.error("vision_feature_layer", problem, remedy)
     clip = of.data["model_type"] == "clip_vision_model"
     return Vision(
         tower,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from joulecast.errors import InputError
 from joulecast.model.architecture.hf_family import Family
 from joulecast.model.architecture.hf_reader import Reader, shortest
 
@@ -85,18 +84,14 @@ def _check_types(reader: Reader, family: Family) -> None:
         return
     known = ", ".join(types := _types(family))
     if not isinstance(given, list) or not given:
-        raise InputError("must be a list", file=reader.file, key="layer_types", remedy=f"Name {known} for each layer.")
+        raise reader.error("layer_types", "must be a list", f"Name {known} for each layer.")
     for name in given:
         if not isinstance(name, str) or name not in types:
-            raise InputError(
-                f"layers of type {name!r} are not known", file=reader.file, key="layer_types", remedy=f"Known: {known}."
-            )
+            raise reader.error("layer_types", f"layers of type {name!r} are not known", f"Known: {known}.")
 
 
 def _typed(reader: Reader, given: Sequence[str], layers: int, types: Mapping[str, bool]) -> tuple[bool, ...]:
     """``layer_types``, one for each layer, as the shortest pattern that repeats."""
     if len(given) != layers:
-        raise InputError(
-            f"{len(given)} types for {layers} layers", file=reader.file, key="layer_types", remedy="Name one for each."
-        )
+        raise reader.error("layer_types", f"{len(given)} types for {layers} layers", "Name one for each.")
     return shortest([types[name] for name in given])

@@ -183,14 +183,16 @@ class ModelConfig(LayerForm):
     @property
     def alike(self) -> bool:
         """Whether all layers are alike, as no pattern nor experts tell them apart."""
-        patterns = self.window_pattern or self.rotary_pattern or self.wide_pattern or self.mixers
-        return self.experts is None and not patterns
+        return self.experts is None and not self._patterns
 
     @property
     def takes_turns(self) -> bool:
         """Whether kinds of layers take turns, rather than follow each other once."""
-        patterns = self.window_pattern or self.rotary_pattern or self.wide_pattern or self.mixers
-        return bool(patterns or (self.experts is not None and self.experts.turns))
+        return bool(self._patterns or (self.experts is not None and self.experts.turns))
+
+    @property
+    def _patterns(self) -> tuple[object, ...]:
+        return self.window_pattern or self.rotary_pattern or self.wide_pattern or self.mixers
 
     @property
     def kinds(self) -> tuple[ModelConfig, ...]:

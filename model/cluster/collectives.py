@@ -28,25 +28,16 @@ import math
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.hardware.gpu_model import GpuModel
-
-Array = NDArray[np.float64]
 
 #: Steps of each kind as a multiple of (n − 1), and share of the bytes that one GPU moves both ways.
 STEPS = {
     "all_reduce": 2.0,
-    "all_gather": 1.0,
-    "reduce_scatter": 1.0,
-    "all_to_all": 1.0,
-    "token_exchange": 1.0,
-    "hybrid_exchange": 1.0,
-    "broadcast": 1.0,
-    "send_recv": 1.0,
-    "ring_step": 1.0,
-    "rings_step": 1.0,
+    **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "token_exchange", "hybrid_exchange"), 1.0),
+    **dict.fromkeys(("broadcast", "send_recv", "ring_step", "rings_step"), 1.0),
 }
 
 #: Passes of the moved bytes through a GPU's memory: what is received is written, and passed on from L2; a sum reads its
@@ -54,10 +45,7 @@ STEPS = {
 #: reduce-scatter and an all-reduce of four H200s, 1.21 and 1.17 beside the former of two H100s.
 MEMORY_PASSES = {
     "all_reduce": 1.5,
-    "reduce_scatter": 2.0,
-    "all_to_all": 2.0,
-    "token_exchange": 2.0,
-    "hybrid_exchange": 2.0,
+    **dict.fromkeys(("reduce_scatter", "all_to_all", "token_exchange", "hybrid_exchange"), 2.0),
 }
 #: What an all-gather reads of the share that a GPU gives: half of all bytes on two GPUs.
 READ_SHARE = {"all_gather": 1.0}

@@ -15,12 +15,11 @@ import math
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.hardware.description import Facts
-
-Array = NDArray[np.float64]
 
 #: Lowest speed of a fan as a share of its speed at training load: a usual floor of server firmware (estimate).
 FAN_FLOOR = 0.4

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array
 
 #: Joules of a kilowatt-hour, seconds of an hour and of a (Julian) year.
 J_PER_KWH, S_PER_HOUR, S_PER_YEAR = 3.6e6, 3600.0, 365.25 * 86400.0

@@ -13,17 +13,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from joulecast.errors import InputError
-from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.launches import Launch, each_once
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Scan, Streaming
 
 
 def shares(part: tuple[Launch, ...], count: int) -> tuple[Launch, ...]:
     """One of ``count`` equal shares of every launch; equal launches stay the same object."""
-    made: dict[int, Launch] = {}
-    for launch in part:
-        if id(launch) not in made:
-            made[id(launch)] = replace(launch, operator=_share(launch.operator, count), share=launch.share * count)
-    return tuple(made[id(launch)] for launch in part)
+    return each_once(part, lambda one: replace(one, operator=_share(one.operator, count), share=one.share * count))
 
 
 @lru_cache(maxsize=4096)

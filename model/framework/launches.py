@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from joulecast.model.cluster.collectives import TOKEN_EXCHANGES
+from joulecast.model.cluster.collectives import POINT_TO_POINT, TOKEN_EXCHANGES
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.hashing import HashedOnce, hashed_once
+from joulecast.model.kernels.multi_tensor import BLOCK_VALUES, MOST_BLOCKS
 from joulecast.model.kernels.operators import DTYPE_BYTES, Collective, Gemm, Operator, Streaming
 
 #: Cycles of an SM for a value that PyTorch copies into another order: queries and values out of a joint product, and
@@ -109,6 +111,31 @@ def streaming(
     return Launch(operator, completes=completes)
 
 
+def row_wise(
+    pattern: str,
+    name: str,
+    rows: int,
+    columns: int,
+    *,
+    reads: float = 1.0,
+    writes: float = 1.0,
+    dtype: str,
+    completes: str = "",
+) -> Launch:
+    """Launch of such a kernel whose pace depends on the shape of its rows: a norm, a softmax, a sum, a gather."""
+    return streaming(
+        pattern,
+        name,
+        rows * columns,
+        reads=reads,
+        writes=writes,
+        dtype=dtype,
+        rows=rows,
+        columns=columns,
+        completes=completes,
+    )
+
+
 def elementwise(name: str, elements: float, *, writes: float = 1.0, completes: str = "") -> Launch:
     """Launch of a PyTorch kernel that takes each value in fp32 for itself, several at a time."""
     return streaming("unary", name, elements, writes=writes, dtype="fp32", completes=completes, late_s=IN_PLACE_S)
@@ -202,6 +229,13 @@ def weight_gradient(name: str, tokens: int, outputs: int, inputs: int, dtype: st
     )
 
 
+def each_once(launches: Iterable[Launch], changed: Callable[[Launch], Launch]) -> tuple[Launch, ...]:
+    """The launches, changed; those that are one object stay one, as equal layers share theirs."""
+    given = tuple(launches)
+    made = {key: changed(launch) for key, launch in {id(one): one for one in given}.items()}
+    return tuple(made[id(one)] for one in given)
+
+
 def added_up(launch: Launch, dtype: str) -> Launch:
     """A product that is added to what is there, in ``dtype``; empty: in its operands'."""
     if isinstance(launch.operator, Gemm):
@@ -210,21 +244,12 @@ def added_up(launch: Launch, dtype: str) -> Launch:
 
 
 #: Communications that only move data: copy engines do these without SMs (NCCL 2.28 does between GPUs of one domain).
-MOVES = ("all_gather", "all_to_all", "broadcast", "send_recv", "ring_step", "rings_step")
+MOVES = ("all_gather", "all_to_all", *POINT_TO_POINT)
 
 
 def column_sums(name: str, rows: int, columns: int, dtype: str, completes: str = "", groups: int = 1) -> Launch:
     """Launch of a gradient's sums over its rows, as of a bias, or over those of each of some groups."""
-    return streaming(
-        "bias_reduce",
-        name,
-        rows * columns,
-        writes=groups / rows,
-        dtype=dtype,
-        rows=rows,
-        columns=columns,
-        completes=completes,
-    )
+    return row_wise("bias_reduce", name, rows, columns, writes=groups / rows, dtype=dtype, completes=completes)
 
 
 def norm_gradients(
@@ -232,20 +257,32 @@ def norm_gradients(
 ) -> tuple[Launch, Launch]:
     """Launches of the gradient of a norm's input, which reads so many tensors, and of that of its weight."""
     return (
-        streaming(
-            "norm_backward", f"{name}.grad", rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns
-        ),
-        streaming(
+        row_wise("norm_backward", f"{name}.grad", rows, columns, reads=reads, dtype=dtype),
+        row_wise(
             "gamma_backward",
             f"{name}.gamma.grad",
-            rows * columns,
+            rows,
+            columns,
             reads=2,
             writes=1 / rows,
             dtype=dtype,
-            rows=rows,
-            columns=columns,
             completes=completes,
         ),
+    )
+
+
+def many_tensors(
+    pattern: str, name: str, elements: float, reads: float, writes: float, dtype: str
+) -> tuple[Launch, ...]:
+    """Launches over all parameters at once, as PyTorch's ``foreach`` and fused optimizers make them.
+
+    They share ``elements``: as many as fill a launch in each, and the rest in the last.
+    """
+    whole, rest = divmod(elements, MOST_BLOCKS * BLOCK_VALUES)
+    return tuple(
+        replace(streaming(pattern, name, size, reads=reads, writes=writes, dtype=dtype), repeat=count)
+        for size, count in ((MOST_BLOCKS * BLOCK_VALUES, int(whole)), (rest, 1))
+        if count and size >= 1
     )
 
 

@@ -60,7 +60,7 @@ class Shard:
     @property
     def activation_bytes(self) -> float:
         """Bytes of one residual-stream tensor of the whole micro-batch."""
-        return self.tokens * self.hidden * self.value_bytes
+        return self.tokens * self.config.hidden * self.value_bytes
 
     @property
     def family(self) -> str:
@@ -132,7 +132,8 @@ def shard(config: ModelConfig, implementation: Implementation, batch: int, seque
 
 def _check_heads(config: ModelConfig, width: int, tp: int) -> None:
     """Heads, and an MLP of this width, can be split over so many ranks."""
-    sizes = [("attention heads", config.heads)] if config.attends else []
+    attends = config.attends
+    sizes = [("attention heads", config.heads)] if attends else []
     sizes.append(("MLP width", width))
     if config.state_space is not None:
         sizes += [("heads of a state space", config.state_space.heads), ("groups of these", config.state_space.groups)]
@@ -143,7 +144,7 @@ def _check_heads(config: ModelConfig, width: int, tp: int) -> None:
                 key="tensor_model_parallel_size",
                 remedy=f"Choose a divisor of {size}.",
             )
-    if config.attends and config.kv_heads % tp and tp % config.kv_heads:
+    if attends and config.kv_heads % tp and tp % config.kv_heads:
         raise InputError(
             f"{config.kv_heads} key/value heads of {config.name} cannot be split over {tp} ranks",
             key="tensor_model_parallel_size",

@@ -22,11 +22,10 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.kernels.documents import Documents, gathered
 
-Array = NDArray[np.float64]
 Packing = Literal["cut", "whole"]
 
 #: Sequences that are cut to see how far they differ, and documents that are packed whole, more being drawn from.
@@ -73,7 +72,7 @@ def packed(lengths: tuple[int, ...], counts: tuple[float, ...], sequence: int, p
     return Packed(_unless_whole(of, sequence), spread, 1.0)
 
 
-def _drawn(lengths: Sequence[int], counts: Sequence[float], sequence: int, packing: Packing) -> NDArray[np.int64]:
+def _drawn(lengths: Sequence[int], counts: Sequence[float], sequence: int, packing: Packing) -> Int:
     """Documents in random order, always the same: as many as there are, or as it takes."""
     tokens, weights = np.array(lengths, dtype=np.int64), np.array(counts, dtype=np.float64)
     if packing == "cut":
@@ -102,7 +101,7 @@ def _pieces(lengths: Sequence[int], counts: Sequence[float], sequence: int) -> D
     return gathered(np.arange(width + 1, dtype=np.float64) * step, pieces)
 
 
-def _squares_of_cut(drawn: NDArray[np.int64], sequence: int) -> Array:
+def _squares_of_cut(drawn: Int, sequence: int) -> Array:
     """Σ l² of each sequence that the documents fill, shape ``(n,)``."""
     ends = np.cumsum(drawn)
     sequences = min(int(ends[-1]) // sequence, 2 * SEQUENCES)
@@ -115,7 +114,7 @@ def _squares_of_cut(drawn: NDArray[np.int64], sequence: int) -> Array:
     return np.bincount((edges - 1) // sequence, weights=pieces**2).astype(np.float64)
 
 
-def _whole(drawn: NDArray[np.int64], sequence: int) -> Packed:
+def _whole(drawn: Int, sequence: int) -> Packed:
     """Whole documents, best fit; the emptiest sequence, in which they ended, is left out where there are others."""
     full, over = int((drawn // sequence).sum()), drawn % sequence
     rooms: list[tuple[int, int]] = []  # of sequences with room: what is left, and the sequence

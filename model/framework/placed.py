@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from joulecast.model.cluster.fabric import Fabric
-from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.launches import Launch, each_once
 from joulecast.model.kernels.operators import Collective
 
 
@@ -20,12 +20,11 @@ def placed(operator: Collective, fabric: Fabric) -> Collective:
 
 def placed_launches(launches: Iterable[Launch], fabric: Fabric) -> tuple[Launch, ...]:
     """The same launches, with all communications that have no links of their own over those of a group."""
-    if fabric == Fabric():
-        return tuple(launches)
-    moved: dict[int, Launch] = {}  # equal layers share their launches, and still do so afterwards
-    out = tuple(launches)
-    for launch in out:
+
+    def moved(launch: Launch) -> Launch:
         operator = launch.operator
-        if isinstance(operator, Collective) and operator.fabric is None and id(launch) not in moved:
-            moved[id(launch)] = replace(launch, operator=placed(operator, fabric))
-    return tuple(moved.get(id(launch), launch) for launch in out)
+        if not isinstance(operator, Collective) or operator.fabric is not None:
+            return launch
+        return replace(launch, operator=placed(operator, fabric))
+
+    return tuple(launches) if fabric == Fabric() else each_once(launches, moved)

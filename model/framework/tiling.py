@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from joulecast.model.framework.launches import Launch
+from joulecast.model.framework.launches import Launch, each_once
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, RowTile, Streaming, Tile
 
 #: Pairs (operator, its tile); kernels without one run as the library picks.
@@ -17,15 +17,12 @@ LINEAR = "linear"
 
 def with_tiles(launches: Sequence[Launch], tiles: Tiles) -> tuple[Launch, ...]:
     """The same launches with their operators' tiles; equal launches stay the same object."""
-    if not tiles:
-        return tuple(launches)
-    made: dict[int, Launch] = {}
-    for launch in launches:
-        if id(launch) not in made:
-            tile = tile_of(launch.operator, tiles)
-            tiled = launch if tile is None else replace(launch, operator=tiled_operator(launch.operator, tile))
-            made[id(launch)] = tiled
-    return tuple(made[id(launch)] for launch in launches)
+
+    def tiled(launch: Launch) -> Launch:
+        tile = tile_of(launch.operator, tiles)
+        return launch if tile is None else replace(launch, operator=tiled_operator(launch.operator, tile))
+
+    return each_once(launches, tiled) if tiles else tuple(launches)
 
 
 def tile_of(operator: Operator, tiles: Tiles) -> Tile | RowTile | None:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.hardware.derivation_rules import DISTANCES, RULES, Distance, Rule
 from joulecast.model.hardware.derivation_supplement import supplemented
@@ -118,13 +118,13 @@ def distance_of(device: Mapping[str, Parameter], relative: Mapping[str, Paramete
 
 def _scaled_covariance(
     table: Table, names: tuple[str, ...], factors: Mapping[str, float], added: Mapping[str, float]
-) -> NDArray[np.float64]:
+) -> Array:
     if not names:
         return np.zeros((0, 0))
     rows = [table.covariance_names.index(name) for name in names]
     scale = np.array([factors[name] for name in names])
     inherited = table.covariance[np.ix_(rows, rows)] * np.outer(scale, scale)
-    widened: NDArray[np.float64] = inherited + np.diag([added[name] ** 2 for name in names])
+    widened: Array = inherited + np.diag([added[name] ** 2 for name in names])
     return widened
 
 

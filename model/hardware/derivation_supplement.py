@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from joulecast.model.hardware.derivation_rules import DISTANCES, Distance
 from joulecast.model.hardware.description import Parameter, Table
@@ -97,14 +98,7 @@ def supplemented(table: Table, distance: Distance, device: Mapping[str, Paramete
             added["attention.flash-attn-2.backward.pace"] = _PACKAGE_BACKWARD
             added |= {f"attention.te-cudnn.{direction}.pace": _AITER for direction in ("forward", "backward")}
         added |= _UNSEEN_SOFTWARE if distance is DISTANCES["other"] else {}
-    return Table(
-        table.provenance,
-        {**added, **table.parameters},
-        table.covariance_names,
-        table.covariance,
-        table.discrepancy,
-        table.name,
-    )
+    return replace(table, parameters={**added, **table.parameters})
 
 
 SUPPLEMENT: dict[str, dict[str, Parameter]] = {

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError, UnknownNameError
 
 #: Version of the file format that this release reads and writes.
@@ -94,7 +94,7 @@ class Table:
     provenance: str
     parameters: Mapping[str, Parameter]
     covariance_names: tuple[str, ...] = ()
-    covariance: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    covariance: Array = field(default_factory=lambda: np.zeros((0, 0)))
     discrepancy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     name: str = ""
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError, did_you_mean
 from joulecast.files import parse_toml
 from joulecast.model.hardware.description import DISCREPANCY_QUANTITIES, SCHEMA_VERSION, TABLES, Facts, Parameter, Table
@@ -74,7 +74,9 @@ def parse_description(
     own = flatten(model.device, "device", source)
     device = {**kin.device, **own} if kin else own
     _check_names(device, "device", source)
-    _check_device(device, own, source)
+    if problem := device_problem(device) or peak_problem(device, own):
+        name, wrong, remedy = problem
+        raise source.error(wrong, key=f"device.{name}", remedy=remedy)
     if kin:
         device |= kin_peaks(device, kin.device, own)
     if kin and not model.derivation and not any(getattr(model, name) for name in TABLES):
@@ -222,13 +224,6 @@ def _check_names(parameters: Mapping[str, Parameter], kind: str, source: _Source
                 raise source.error(f"{low} is above {high}", key=f"{kind}.{low}", remedy="Correct one of them.")
 
 
-def _check_device(device: Mapping[str, Parameter], own: Mapping[str, Parameter], source: _Source) -> None:
-    """Facts of a GPU that cannot hold beside each other."""
-    if problem := device_problem(device) or peak_problem(device, own):
-        name, wrong, remedy = problem
-        raise source.error(wrong, key=f"device.{name}", remedy=remedy)
-
-
 def _tables(model: DescriptionFile, source: _Source) -> dict[str, Table]:
     tables = {}
     for name in TABLES:
@@ -258,7 +253,7 @@ def _table(name: str, table: TableFile, source: _Source) -> Table:
 
 def _covariance(
     name: str, covariance: CovarianceFile | None, parameters: Mapping[str, Parameter], source: _Source
-) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+) -> tuple[tuple[str, ...], Array]:
     if covariance is None:
         return (), np.zeros((0, 0))
     key = f"{name}.covariance"
@@ -299,7 +294,7 @@ def _check_foreign_names(tables: Mapping[str, Table], source: _Source) -> None:
                 )
 
 
-def covariance_problem(matrix: NDArray[np.float64]) -> str | None:
+def covariance_problem(matrix: Array) -> str | None:
     """What keeps a square matrix from being a covariance, ``None`` if nothing does.
 
     Judged on the correlation matrix, as the parameters' units differ by many orders of magnitude.

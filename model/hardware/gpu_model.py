@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError, nearest
 from joulecast.model.hardware.description import TABLES, GpuDescription
 
@@ -66,7 +66,7 @@ class GpuModel:
         return self.device["max_clock_mhz"]
 
     @property
-    def clocks_mhz(self) -> NDArray[np.float64]:
+    def clocks_mhz(self) -> Array:
         """Every supported SM clock, lowest first [MHz]."""
         step = self.device["clock_step_mhz"]
         count = round((self.max_clock_mhz - self.device["min_clock_mhz"]) / step)

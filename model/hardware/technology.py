@@ -11,6 +11,13 @@ from typing import TypeAlias
 #: A figure for each value of a device's fact.
 Figures: TypeAlias = dict[float | str | bool, float]
 
+#: Architectures of the catalogue, and figures that are on all of them what they are on Hopper.
+ARCHITECTURES = (
+    *("Volta", "Ampere GA100", "Ampere GA102", "Ada", "Ada GeForce", "Blackwell RTX"),
+    *("Hopper", "Blackwell", "Blackwell Ultra", "CDNA2", "CDNA3", "CDNA4"),
+)
+_ALIKE: Figures = dict.fromkeys(ARCHITECTURES, 1.0)
+
 #: Energy of one matrix-unit operation at the highest clock, relative to Hopper: what large products sustain at the
 #: power limit, and power by clock of pipeline stages. GA100: 1.0-1.3 on A100 SXM and PCIe (Vidur, LLMCompass, SimuMax),
 #: 1.25 by a GPT-3 stage (Perseus artifact). GA102: 1.7 on A40 (Vidur), 2.1 by a BLOOM stage (Perseus artifact).
@@ -38,7 +45,7 @@ TENSOR_ENERGY: Figures = {
 #: metered B300. CDNA3: 1.8 times the rate at the clocks of bf16 (Max-Achievable FLOPs) and Azure's guide's products;
 #: CDNA4: hipBLASLt's of 8,192 on MI355X (HipKittens).
 FP8_ENERGY: Figures = {
-    **dict.fromkeys(TENSOR_ENERGY, 1.0),
+    **_ALIKE,
     "Blackwell": 0.5,
     "Blackwell Ultra": 0.62,
     "CDNA3": 0.85,
@@ -80,15 +87,10 @@ LINK_ENERGY: Figures = {
 #: that clock (`validate/recorded/metered_kernels`, `products_calibrates`, as all of that card here).
 #: A100: 0.92 of the peak (LLMCompass), 0.81 (Vidur). CDNA3: 0.94 at its clock (Max-Achievable FLOPs).
 LIBRARY: Figures = {
+    **_ALIKE,
     "Volta": 0.92,
     "Ampere GA100": 1.04,
-    "Ampere GA102": 1.0,
-    "Ada": 1.0,
-    "Ada GeForce": 1.0,
-    "Blackwell RTX": 1.0,
-    "Hopper": 1.0,
     "Blackwell": 0.82,
-    "Blackwell Ultra": 1.0,
     "CDNA2": 0.8,
     "CDNA3": 1.04,
     "CDNA4": 1.04,
@@ -107,21 +109,16 @@ ATTENTION_FORWARD: Figures = {**ATTENTION_BACKWARD, "CDNA3": 0.82, "CDNA4": 0.9}
 
 #: Where FlashAttention-2 is not compiled for Ampere's matrix instructions but, on AMD's cards, for their own, it
 #: reaches Hopper's share of their rate. MI300X: 329 TFLOP/s forward with heads of 64 (Azure's AI benchmarking guide).
-FLASH_2_COMPILED: Figures = {
-    **dict.fromkeys(LIBRARY, 1.0),
-    "CDNA2": 0.25,
-    "CDNA3": 0.5,
-    "CDNA4": 1.0,
-}
+FLASH_2_COMPILED: Figures = {**_ALIKE, "CDNA2": 0.25, "CDNA3": 0.5}
 
 #: Pace of PyTorch's own backward attention beside what FLASH_2_COMPILED says of its forward one. On AMD's cards PyTorch
 #: runs AOTriton's kernels: 143 to 312 TFLOP/s on MI355X, a quarter of the vendor's (`amd_kernels`, HipKittens'
 #: baselines); CDNA2 and CDNA3 are taken for the same share of their rates, as the vendor's kernels have.
-FLASH_2_BACKWARD: Figures = {**dict.fromkeys(LIBRARY, 1.0), **dict.fromkeys(("CDNA2", "CDNA3", "CDNA4"), 0.38)}
+FLASH_2_BACKWARD: Figures = {**_ALIKE, **dict.fromkeys(("CDNA2", "CDNA3", "CDNA4"), 0.38)}
 
 #: Share of the memory's bandwidth that streaming kernels draw, relative to Hopper. CDNA3: copies of 4.1 TB/s on MI300X
 #: (Azure's guide); CDNA4 is taken for the same.
-STREAMS: Figures = {**dict.fromkeys(LIBRARY, 1.0), "CDNA3": 0.88, "CDNA4": 0.88}
+STREAMS: Figures = {**_ALIKE, "CDNA3": 0.88, "CDNA4": 0.88}
 
 #: Share of the memory's bandwidth that products of few rows draw, relative to cuBLAS on Hopper, whose bulk copies keep
 #: more bytes in flight. Ampere: Vidur and LLMCompass on A100 0.81-1.01, Vidur on A40 0.80. CDNA2: LLMCompass on MI210.
@@ -141,21 +138,15 @@ PRODUCT_STREAMS: Figures = {
 }
 
 #: Exponent by which memory and computation overlap in a kernel, relative to cuBLAS on Hopper. Blackwell: SimuMax, B200.
-OVERLAP: Figures = {**dict.fromkeys(LIBRARY, 1.0), "Blackwell": 0.5, "Blackwell Ultra": 0.5}
+OVERLAP: Figures = {**_ALIKE, "Blackwell": 0.5, "Blackwell Ultra": 0.5}
 
 #: Cycles of a tile's prologue and epilogue, relative to cuBLAS on Hopper, which overlaps them with other tiles.
 #: Ampere: 1.1-1.9 on A100 and A40; CDNA2: 2.3 on MI210; Blackwell: 1.4 on B200 (Vidur, LLMCompass, SimuMax). CDNA3: as
 #: large for products whose fixed cycles AMD's figure of large ones leaves out (FP8 on MI300X, Azure's guide).
 TILE_OVERHEAD: Figures = {
-    "Volta": 1.4,
-    "Ampere GA100": 1.4,
+    **dict.fromkeys(ARCHITECTURES, 1.4),
     "Ampere GA102": 1.6,
-    "Ada": 1.4,
-    "Ada GeForce": 1.4,
-    "Blackwell RTX": 1.4,
     "Hopper": 1.0,
-    "Blackwell": 1.4,
-    "Blackwell Ultra": 1.4,
     "CDNA2": 2.0,
     "CDNA3": 4.0,
     "CDNA4": 4.0,
@@ -184,27 +175,12 @@ LINK_LATENCY: Figures = {
 #: The board's limit on the rate of the matrix units by architecture, relative to Hopper's share of the highest clock.
 #: A100 reaches 94 % of its peak in short products (LLMCompass): none is seen there, so that it never binds at 2. Nor is
 #: one on Blackwell Ultra: ones run at 2,032 MHz and 0.91 of the rate of that clock (metered B300).
-TENSOR_LIMIT: Figures = {
-    "Volta": 2.0,
-    "Ampere GA100": 2.0,
-    "Ampere GA102": 2.0,
-    "Ada": 2.0,
-    "Ada GeForce": 2.0,
-    "Blackwell RTX": 2.0,
-    "Hopper": 1.0,
-    "Blackwell": 1.0,
-    "Blackwell Ultra": 2.0,
-    "CDNA2": 2.0,
-    "CDNA3": 2.0,
-    "CDNA4": 2.0,
-}
+TENSOR_LIMIT: Figures = {**dict.fromkeys(ARCHITECTURES, 2.0), "Hopper": 1.0, "Blackwell": 1.0}
 
 #: Whether the library's products launch their blocks in clusters: on Hopper and later.
 CLUSTERS: Figures = {
-    **dict.fromkeys(TENSOR_ENERGY, 0.01),
-    "Hopper": 1.0,
-    "Blackwell": 1.0,
-    "Blackwell Ultra": 1.0,
+    **dict.fromkeys(ARCHITECTURES, 0.01),
+    **dict.fromkeys(("Hopper", "Blackwell", "Blackwell Ultra"), 1.0),
 }
 
 #: Quantity to the device fact that selects it and its table.

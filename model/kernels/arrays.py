@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.operators import Operator, Streaming
+from joulecast.model.kernels.operators import Gemm, Operator, Streaming
 from joulecast.model.kernels.toggling import memory_toggle
 
-Array = NDArray[np.float64]
 #: Columns of :class:`~joulecast.model.kernels.costs.Costs` by name.
 Columns = dict[str, Array]
 
@@ -41,7 +40,7 @@ def column(items: Sequence[object], name: str) -> Array:
     return np.array([getattr(item, name) for item in items], dtype=np.float64)
 
 
-def footprints(operators: Sequence[Streaming], own_bytes: Array) -> Array:
+def footprints(operators: Sequence[Streaming | Gemm], own_bytes: Array) -> Array:
     """Data touched between two uses, shape ``(n,)`` [bytes]: the kernel's own where nothing is said."""
     said = [operator.footprint_bytes for operator in operators]
     return np.array([own if f is None else f for f, own in zip(said, own_bytes, strict=True)], dtype=np.float64)

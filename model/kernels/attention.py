@@ -32,11 +32,12 @@ these are not counted. Of the code; no such kernel was measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.attention_fp8 import fp8_attention
 from joulecast.model.kernels.few_heads import ALONE, key_splits, longest_of_pairs
@@ -44,37 +45,63 @@ from joulecast.model.kernels.head_width import FLASH_KERNELS, next_flash, next_m
 from joulecast.model.kernels.operators import DTYPE_BYTES, products_width
 from joulecast.model.kernels.positions import WINDOWS, looked_at
 
-Array = NDArray[np.float64]
-Bool = NDArray[np.bool_]
-
 #: PyTorch's flex attention: a Triton kernel that goes by a list of squares, on one grid over the sequence.
 FLEX = "flex"
 #: PyTorch's kernels for values that no other kernel takes, fp32 among them (CUTLASS' ``fmha``, after xFormers).
 EFFICIENT = "memory-efficient"
 #: Rows of queries and of keys in one block.
 BLOCK = 128.0
-#: Kernels that no card was asked about: whose they resemble, and at what pace forward and backward. FlashAttention's
-#: first ones, and those in Triton that take a bias such as ALiBi's, run at half the pace of FlashAttention-2 (Dao,
-#: arXiv 2307.08691). Its own package runs FlashAttention-2 faster on Hopper than PyTorch does, which is what was
-#: recorded: at 0.62 of cuDNN's pace, forward and backward, with heads of 128 and 1,024 to 16,384 positions on H100
-#: (Shah et al., arXiv 2407.08608, figures 5 and 6); PyTorch at 0.53. Transformer Engine asks cuDNN for tensors with
-#: positions first, whose kernels are faster than those that PyTorch asks for: traces of six iterations on an H200
-#: beside their own products, 2,048 to 16,384 positions [estimate, +-0.04 forward, +-0.015 backward]. Flex attention's
-#: Triton kernels have FlashAttention-2's form: documents of 128, 512 and 2,048 tokens on an H100 and an H200, and of
-#: mixed lengths on the H100, gave its constants here and below (`validate/recorded/documents`) [+-0.03].
-RESEMBLES: dict[str, tuple[str, tuple[float, float]]] = {
-    "flash-attention-1": ("flash-attention-2", (0.5, 0.5)),
-    "flash-attn-2": ("flash-attention-2", (1.17, 1.23)),
-    "te-cudnn": ("cudnn", (1.12, 1.035)),
-    FLEX: ("flash-attention-2", (1.22, 1.21)),
-    EFFICIENT: ("flash-attention-2", (0.277, 0.247)),
+#: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
+#: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
+#: meet within 3 % [estimates, +-6 %].
+#: A hyperbolic tangent was not measured: one more operation of the special-function units, which do 16 in a cycle, and
+#: two products forward; its square and a product more backward [estimates, +-50 %].
+#: ALiBi's distance, its conversion and the product with a head's slope are three more instructions on an SM's 128
+#: lanes [estimate, +-100 %].
+EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 128, 3 / 128)}
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """The kernels whose parameters a backend has, and what its own take beside them; pairs are forward and backward.
+
+    ``like`` is the backend that cards are asked about. ``pace`` is of products, ``begins`` the overhead of a block of
+    queries over theirs [+-0.1], ``dearer`` the energy of an operation over theirs [+-0.03], ``each_score`` the cycles
+    of an SM for what is done to a score; ``sums_itself``: the backward's main kernel sums gradients itself.
+    """
+
+    like: str
+    pace: tuple[float, float] = (1.0, 1.0)
+    begins: tuple[float, float] = (1.0, 1.0)
+    dearer: tuple[float, float] = (1.0, 1.0)
+    sums_itself: bool = False
+    each_score: Mapping[str, tuple[float, float]] = field(default_factory=lambda: EACH_SCORE)
+
+
+#: Kernels that no card was asked about. FlashAttention's first ones, and those in Triton that take a bias such as
+#: ALiBi's, run at half the pace of FlashAttention-2 (Dao, arXiv 2307.08691). Its own package runs FlashAttention-2
+#: faster on Hopper than PyTorch does, which is what was recorded: at 0.62 of cuDNN's pace, forward and backward, with
+#: heads of 128 and 1,024 to 16,384 positions on H100 (Shah et al., arXiv 2407.08608, figures 5 and 6); PyTorch at 0.53.
+#: Transformer Engine asks cuDNN for tensors with positions first, whose kernels are faster than those that PyTorch asks
+#: for: traces of six iterations on an H200 beside their own products, 2,048 to 16,384 positions [estimate, +-0.04
+#: forward, +-0.015 backward]. Flex attention's Triton kernels have FlashAttention-2's form: documents of 128, 512 and
+#: 2,048 tokens on an H100 and an H200, and of mixed lengths on the H100, gave its constants here and below
+#: (`validate/recorded/documents`) [+-0.03]; its backward derives what was done to a score: one model with heads of 256
+#: on an H100 (`validate/recorded/h100_sxm/train_windows.jsonl`) [estimates, +-30 %].
+RESEMBLES = {
+    "flash-attention-1": Kin("flash-attention-2", (0.5, 0.5)),
+    "flash-attn-2": Kin("flash-attention-2", (1.17, 1.23)),
+    "te-cudnn": Kin("cudnn", (1.12, 1.035)),
+    FLEX: Kin(
+        "flash-attention-2",
+        (1.22, 1.21),
+        begins=(1.6, 1.13),
+        dearer=(0.83, 0.85),
+        sums_itself=True,
+        each_score={**EACH_SCORE, "softcap": (0.62, 3.0)},
+    ),
+    EFFICIENT: Kin("flash-attention-2", (0.277, 0.247), begins=(0.0, 0.1), dearer=(5.4, 5.7), sums_itself=True),
 }
-#: Backends whose main kernel of the backward sums gradients itself.
-SUMS_ITSELF = (FLEX, EFFICIENT)
-#: Overhead of a block of queries over that of the kernels that a backend resembles, forward and backward [+-0.1].
-BEGINS = {FLEX: (1.6, 1.13), EFFICIENT: (0.0, 0.1)}
-#: Energy of an operation over that of the kernels that a backend resembles, forward and backward [+-0.03].
-DEARER = {FLEX: (0.83, 0.85), EFFICIENT: (5.4, 5.7)}
 #: Cycles of flex attention's kernels for each doubling of heads over 128, forward and backward, over those of the same
 #: operations: heads of 256 in windows of 1,024 on an H100 and an H200 (`validate/recorded/windows`) [estimates, +-8 %].
 WIDE_FLEX = (1.18, 2.3)
@@ -86,17 +113,6 @@ NARROW_EFFICIENT = (1.25, 1.0)
 PADDED_EFFICIENT = 0.93
 #: What they reach of fp32's rate on cards without TF32, beside what others reach of TF32's: half of it [estimate].
 PLAIN_EFFICIENT = 5.0
-#: Cycles of an SM for a score, forward and backward, beside what the products and the softmax take. Kernels of an H200
-#: (`validate/recorded/h200_sxm/train_modules.jsonl`): dropout with heads of 128, which heads of 64 (in mixed precision)
-#: meet within 3 % [estimates, +-6 %].
-#: A hyperbolic tangent was not measured: one more operation of the special-function units, which do 16 in a cycle, and
-#: two products forward; its square and a product more backward [estimates, +-50 %].
-#: ALiBi's distance, its conversion and the product with a head's slope are three more instructions on an SM's 128
-#: lanes [estimate, +-100 %].
-EACH_SCORE = {"dropout": (0.193, 0.119), "softcap": (0.08, 0.1), "alibi": (3 / 128, 3 / 128)}
-#: The same of flex attention, whose backward derives what was done to a score: one model with heads of 256 on an H100
-#: (`validate/recorded/h100_sxm/train_windows.jsonl`) [estimates, +-30 %].
-EACH_SCORE_FLEX = {"softcap": (0.62, 3.0)}
 #: A tensor that is added to every score, such as a mask (:func:`~joulecast.model.kernels.head_width.next_masked`); the
 #: same in a graph of ``torch.compile``, which hands cuDNN its tensors in other layouts; and what each takes of the
 #: first's time, forward and backward: kernels of two compiled iterations on an H200, heads of 64 and 96 [+-0.03].
@@ -195,10 +211,9 @@ class _Load:
         return _Load(*(np.where(chosen, mine, theirs) for mine, theirs in pairs))
 
 
-def resembled(backend: str, direction: str) -> tuple[str, float]:
-    """The backend whose parameters describe a backend's kernels, and their pace beside it [1]."""
-    kernels, paces = RESEMBLES.get(backend, (backend, (1.0, 1.0)))
-    return kernels, paces[direction == "backward"]
+def kin_of(backend: str) -> Kin:
+    """The kernels whose parameters describe a backend's: its own where cards are asked about them."""
+    return RESEMBLES.get(backend) or Kin(backend)
 
 
 def products_rate(backend: str, dtype: str, gpu: GpuModel) -> float:
@@ -238,8 +253,8 @@ def attention_work(
         ``block_overhead`` (o), ``fixed_cycles`` (c0). A backend in :data:`RESEMBLES` has those of the one that it is
         like, at the pace stated there or, where the GPU's description has one, at its own ``pace``.
     """
-    kernels, _ = resembled(backend, direction)
-    prefix, backward = f"kernel.attention.{kernels}.{direction}.", direction == "backward"
+    kin, backward = kin_of(backend), direction == "backward"
+    prefix = f"kernel.attention.{kin.like}.{direction}."
     fp8 = fp8_attention(gpu) if dtype == "fp8" else None
     if fp8 is not None and backward:
         skips = shapes.batch * shapes.heads <= fp8.most_heads
@@ -249,13 +264,13 @@ def attention_work(
     block_flops, block_cycles = _block(shapes, backend, direction, gpu, each_score, rate)
     heads = shapes.batch * shapes.heads
     per_head, blocks, keys, apart = _blocks_of_head(shapes, documents)
-    alike = (shapes.causal == 0) & ~apart & ((kernels, direction) == ("cudnn", "forward")) & (each_score not in MASKS)
+    alike = (shapes.causal == 0) & ~apart & ((kin.like, direction) == ("cudnn", "forward")) & (each_score not in MASKS)
     own = np.where(alike, 0.0, gpu[prefix + "block_overhead"])
-    overhead = BEGINS.get(backend, (1.0, 1.0))[backward] * own
+    overhead = kin.begins[backward] * own
     looked, hidden = _looked(shapes, documents, blocks, per_head, backend, backward=backward)
     mean = heads * (blocks + looked + hidden + overhead * per_head) / gpu.sm_count
     load = _Load(mean, keys, keys + overhead, np.ones(mean.shape, dtype=np.bool_))
-    if (kernels, direction) == ("flash-attention-2", "forward"):
+    if (kin.like, direction) == ("flash-attention-2", "forward"):
         load = load.where(apart, _few_heads(shapes, mean, overhead, gpu))
     tail = gpu[prefix + "imbalance"] * np.minimum(load.tail, load.filled)
     if backward:
@@ -270,7 +285,7 @@ def attention_work(
     executed = block_flops * heads * (blocks + hidden + own * per_head)
     size = DTYPE_BYTES[dtype]
     hbm_bytes = _hbm_bytes(shapes, direction, size, max(size, 2.0))
-    waited = _full_speed_bytes(shapes, max(size, 2.0), sums=backend not in SUMS_ITSELF) if backward else hbm_bytes
+    waited = _full_speed_bytes(shapes, max(size, 2.0), sums=not kin.sums_itself) if backward else hbm_bytes
     memory_s = waited / gpu.device["memory_bandwidth_bytes_per_s"]
     return AttentionWork(cycles, mean / passes, executed, hbm_bytes, memory_s)
 
@@ -282,12 +297,12 @@ def _block(
 
     ``rate``: operations of an SM in a cycle.
     """
-    kernels, by_backend = resembled(backend, direction)
-    by_backend = gpu.get(f"kernel.attention.{backend}.{direction}.pace", by_backend)
-    prefix, backward = f"kernel.attention.{kernels}.{direction}.", direction == "backward"
+    kin, backward = kin_of(backend), direction == "backward"
+    by_backend = gpu.get(f"kernel.attention.{backend}.{direction}.pace", kin.pace[backward])
+    prefix = f"kernel.attention.{kin.like}.{direction}."
     flops = 2.0 * BLOCK * BLOCK * products_width(shapes.head_dim, shapes.value_dim, backward=backward)
     slower: Array | float = 1.0
-    if kernels == "cudnn":
+    if kin.like == "cudnn":
         wider = next_wider(shapes.head_dim, prefix, gpu, backward=backward)
         padded = np.where(shapes.value_dim > 0, 1.0, wider)
         if each_score in MASKS:
@@ -305,7 +320,9 @@ def _block(
     products = flops * slower / (rate * by_backend * pace(dim, prefix, gpu))
     if backend == FLEX:
         products = products * WIDE_FLEX[backward] ** np.log2(shapes.head_dim / 128.0).clip(0.0)
-    return flops, _with_scores(products, each_score, backend, backward=backward)
+    if each_score in kin.each_score:
+        products = products + kin.each_score[each_score][backward] * BLOCK * BLOCK
+    return flops, products
 
 
 def _efficient(head_dim: Array, *, backward: bool) -> tuple[Array, Array]:
@@ -351,7 +368,7 @@ def _looked(
 
 def looking(backend: str) -> str:
     """Whose windows and documents a backend's are: a name in :mod:`joulecast.model.kernels.positions`, or its own."""
-    return backend if backend in WINDOWS else resembled(backend, "forward")[0]
+    return backend if backend in WINDOWS else kin_of(backend).like
 
 
 def _blocks_of_head(shapes: AttentionShapes, documents: DocumentBlocks | None) -> tuple[Array, Array, Array, Bool]:
@@ -397,12 +414,6 @@ def _full_speed_bytes(shapes: AttentionShapes, size: float, *, sums: bool) -> Ar
     keys = shapes.batch * shapes.heads * shapes.keys * shapes.head_dim
     rounded = 6.0 * tokens * shapes.head_dim + 4.0 * shared * keys
     return np.asarray(2.0 * size * tokens * width / ROW_PRODUCTS + sums * rounded / OTHERS)
-
-
-def _with_scores(cycles: Array, each_score: str, backend: str, *, backward: bool) -> Array:
-    """Cycles of an SM for a block of queries and keys whose products take ``cycles``, shape ``(n,)``."""
-    costs = EACH_SCORE | EACH_SCORE_FLEX if backend == FLEX else EACH_SCORE
-    return cycles + costs[each_score][backward] * BLOCK * BLOCK if each_score in costs else cycles
 
 
 def _few_heads(shapes: AttentionShapes, mean: Array, overhead: Array, gpu: GpuModel) -> _Load:

@@ -23,15 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, column, hbm_energy_j
 from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
 from joulecast.model.kernels.tile_estimates import estimate
 
-Array = NDArray[np.float64]
 #: Products of a pair of blocks, by direction.
 PRODUCTS = {"forward": 2.0, "backward": 5.0}
 #: Constants of the backward kernel, and bytes of a value of dQ while it is summed.
@@ -265,7 +264,7 @@ def _read_twice(keys: Array, warps: Array, gpu: GpuModel) -> Array:
     return np.where(_thin(keys, warps), estimate(gpu, f"{BACKWARD}.thin"), 1.0)
 
 
-def _thin(rows: Array, warps: Array) -> NDArray[np.bool_]:
+def _thin(rows: Array, warps: Array) -> Bool:
     """Whether there are more groups of four warps than rows for them to multiply."""
     return np.asarray(warps / 4.0 > rows / GROUP_ROWS)
 

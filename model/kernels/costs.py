@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array, Int
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,12 @@ class Costs:
     onchip_j: Array
     hbm_j: Array
     link_j: Array
-    family: NDArray[np.int64]
+    family: Int
 
     def __len__(self) -> int:
         return len(self.fixed_s)
 
-    def take(self, index: NDArray[np.int64] | Sequence[int]) -> Costs:
+    def take(self, index: Int | Sequence[int]) -> Costs:
         """Rows ``index`` of every array."""
         rows = np.asarray(index, dtype=np.int64)
         return Costs(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
@@ -77,6 +76,6 @@ def concatenate(parts: Sequence[Costs]) -> Costs:
     return Costs(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Costs)})
 
 
-def zeros(count: int) -> dict[str, NDArray[np.float64]]:
+def zeros(count: int) -> dict[str, Array]:
     """Float columns of a :class:`Costs` filled with zeros, to be overwritten by a lowering."""
     return {f.name: np.zeros(count) for f in fields(Costs) if f.name != "family"}

@@ -30,7 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from joulecast.model.kernels.scan_work import Array, ScanSizes, ScanWork
+from joulecast.arrays import Array
+from joulecast.model.kernels.scan_work import ScanSizes, ScanWork
 
 #: Values of a head in a block of the kernels that hand states on.
 BLOCK_VALUES = 32.0

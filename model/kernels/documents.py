@@ -28,11 +28,9 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hashing import HashedOnce, hashed_once
-
-Array = NDArray[np.float64]
 
 #: Tokens to which lengths are gathered where there are more than so many: no kernel's step is smaller.
 STEP, MOST = 64, 256

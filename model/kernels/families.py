@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.kernels.attention import looking
 from joulecast.model.kernels.operators import Attention, Collective, Gemm, Operator, Scan, Streaming
 from joulecast.model.kernels.positions import WINDOWS
@@ -67,7 +67,7 @@ TILE_OUTPUTS = 128 * 128
 WIDE_HEADS = 256
 
 
-def families_of(operators: Sequence[Operator], device: Mapping[str, float]) -> NDArray[np.int64]:
+def families_of(operators: Sequence[Operator], device: Mapping[str, float]) -> Int:
     """Index into :data:`FAMILIES` of each operator on a GPU with these data-sheet facts, shape ``(n,)``."""
     sizes = 0.5 * TILE_OUTPUTS * device["sm_count"], device["l2_bytes"]
     found = [_INDEX[_BY_KIND[type(operator)](operator, *sizes)] for operator in operators]
@@ -143,7 +143,7 @@ _BY_KIND: Mapping[type, Callable[..., str]] = {
 }
 
 
-def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> NDArray[np.float64]:
+def spread_of_families(known: Mapping[str, Mapping[str, float]], quantity: str, unknown: float) -> Array:
     """Relative standard deviation of every family; its kind's or ``unknown`` where it has none."""
 
     def of(family: str) -> float:

@@ -13,9 +13,8 @@ instructions in flight. What adds up the parts finds them in L2 and is not count
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array
 
 #: Share of an SM's rate that a block alone on it reaches: four heads of 4,096 tokens beside 16 on one H200
 #: [estimate, +-5 %]; it gives 4 to 64 heads on A100 PCIe within 10 % too (SimuMax).

@@ -14,16 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.kernels.product_cut import Cut, Cutter, cut_of
 from joulecast.model.kernels.product_pace import REFERENCE_TILE, Pace
 from joulecast.model.kernels.product_tiles import NEWER, KernelKind, ProductTiles, kernel_kind, product_tiles
 from joulecast.model.kernels.streaming import residency
-
-Array = NDArray[np.float64]
 
 #: What a tile of a grouped kernel takes longer to begin and end than the library's, as a share of the latter: it looks
 #: up its product and addresses, and the next one's loads do not run beside its results [estimate, +-0.4]. From the
@@ -221,7 +219,14 @@ def _hbm_bytes(shapes: GemmShapes, size: float, output_bytes: Array, gpu: GpuMod
     """Bytes between HBM and L2: at least every operand once, less what stays in L2 between launches."""
     compulsory = shapes.batch * (shapes.m * shapes.k + shapes.n * shapes.k) * size + output_bytes
     footprint = np.where(np.isnan(shapes.footprint_bytes), compulsory, shapes.footprint_bytes)
-    missed = 1.0 - residency(footprint, gpu)
-    # SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
     staged = shapes.batch * shapes.m * shapes.n * shapes.k * size * (1.0 / REFERENCE_TILE[0] + 1.0 / REFERENCE_TILE[1])
-    return np.asarray(np.maximum(compulsory, gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)) * missed)
+    return read_again(compulsory, staged, footprint, gpu)
+
+
+def read_again(compulsory: Array, staged: Array, footprint: Array, gpu: GpuModel) -> Array:
+    """Bytes between HBM and L2 of products whose tiles load so many ``staged`` ones, ``compulsory`` ones at least.
+
+    SMs at work together share operand stripes of about sqrt(SMs) tiles; the next wave finds little of them in L2.
+    """
+    again = gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)
+    return np.asarray(np.maximum(compulsory, again) * (1.0 - residency(footprint, gpu)))

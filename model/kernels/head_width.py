@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 
-Array = NDArray[np.float64]
 #: Width to which kernels' parameters refer.
 REFERENCE = 128.0
 #: cuDNN has kernels for heads of multiples of so many values; others run in the next wider one, on zeros.

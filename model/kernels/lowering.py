@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.model.cluster.collectives import CollectiveShapes, collective_work, copy_share
 from joulecast.model.cluster.fabric import Fabric
@@ -16,7 +16,6 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, Kernels, column, footprints, hbm_energy_j
 from joulecast.model.kernels.attention import (
     BLOCK,
-    DEARER,
     EFFICIENT,
     FLEX,
     MASKS,
@@ -26,8 +25,8 @@ from joulecast.model.kernels.attention import (
     AttentionWork,
     DocumentBlocks,
     attention_work,
+    kin_of,
     products_rate,
-    resembled,
 )
 from joulecast.model.kernels.attention_fp8 import FP8_SAVES
 from joulecast.model.kernels.costs import Costs, zeros
@@ -54,8 +53,6 @@ from joulecast.model.kernels.streaming import (
 )
 from joulecast.model.kernels.toggling import toggle_factor
 from joulecast.model.kernels.unaligned import unaligned_costs
-
-Array = NDArray[np.float64]
 
 #: Share of the memory's bandwidth at which results of products are read and written that these are added to, how
 #: sharply the longer of both decides, and of how many rows at most: 12 of 64 to 512 rows on an H200, in bf16 and fp32,
@@ -87,7 +84,7 @@ class OperatorGroup:
 
     key: tuple[Hashable, ...]
     operators: list[Operator]
-    index: NDArray[np.int64]
+    index: Int
 
 
 def lower(operators: Sequence[Operator], gpu: GpuModel) -> Costs:
@@ -122,7 +119,7 @@ class Lowering:
         return _lowered(self._groups, self._family, gpu)
 
 
-def _lowered(groups: Sequence[OperatorGroup], family: NDArray[np.int64], gpu: GpuModel) -> Costs:
+def _lowered(groups: Sequence[OperatorGroup], family: Int, gpu: GpuModel) -> Costs:
     columns, own = zeros(len(family)), own_kinds(gpu)
     for group in groups:
         for name, values in lower_group(group, gpu).items():
@@ -255,27 +252,26 @@ def _document_blocks(operators: Sequence[Attention]) -> DocumentBlocks | None:
 def _attention(operators: Sequence[Attention], gpu: GpuModel) -> Columns:
     first = operators[0]
     shapes, work = part(_attention_work, operators, gpu)
-    kernels, _ = resembled(first.backend, first.direction)
-    per_flop = gpu[f"power.attention_pj_per_flop.{kernels}.{first.direction}"]
-    per_flop *= DEARER.get(first.backend, (1.0, 1.0))[first.direction == "backward"]
+    kin, backward = kin_of(first.backend), first.direction == "backward"
+    per_flop = gpu[f"power.attention_pj_per_flop.{kin.like}.{first.direction}"] * kin.dearer[backward]
     if first.dtype == "fp8":
         units = gpu["power.tensor_pj_per_flop.bf16"] - gpu["power.tensor_pj_per_flop.fp8"]
-        per_flop -= FP8_SAVES[first.direction == "backward"] * units
+        per_flop -= FP8_SAVES[backward] * units
     narrow = np.log2(128.0 / shapes.head_dim).clip(0.0)
     flops = column(operators, "flops")
     switched = flops + gpu["power.attention_overhead_share"] * (work.executed_flops - flops)
     widen = 1.0 + narrow * gpu.get("power.attention_narrow_extra", 0.0)
     if first.backend == EFFICIENT:
-        widen = widen * NARROW_EFFICIENT[first.direction == "backward"] ** narrow
-    if kernels == "cudnn" and first.each_score in MASKS:
-        widen = widen * MASKED_ENERGY[first.direction == "backward"]
-    elif kernels == "cudnn" and first.direction == "backward":
+        widen = widen * NARROW_EFFICIENT[backward] ** narrow
+    if kin.like == "cudnn" and first.each_score in MASKS:
+        widen = widen * MASKED_ENERGY[backward]
+    elif kin.like == "cudnn" and backward:
         widen = np.where((shapes.head_dim > REFERENCE) & (shapes.value_dim == 0), WIDE_ENERGY, widen)
     return {
         "fixed_s": np.full(len(operators), gpu["kernel.attention.fixed_s"]),
         "core_cycles": work.cycles,
         "memory_s": work.memory_s,
-        "overlap": np.full(len(operators), ONE_AFTER_ANOTHER if first.direction == "backward" else 0.0),
+        "overlap": np.full(len(operators), ONE_AFTER_ANOTHER if backward else 0.0),
         "activity": work.busy_share,
         "tensor_use": column(operators, "flops") / (products_rate(first.backend, first.dtype, gpu) * work.cycles),
         "tensor_j": switched * per_flop * PICO * widen,

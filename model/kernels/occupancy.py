@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
-
-Array = NDArray[np.float64]
 
 #: Threads of a warp, and most of a block.
 WARP, MOST_THREADS = 32, 1024

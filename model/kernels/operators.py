@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.hashing import HashedOnce, hashed_once
 from joulecast.model.kernels.documents import Documents
 
 #: One number, or an array of them.
-Number = TypeVar("Number", int, float, NDArray[np.float64])
+Number = TypeVar("Number", int, float, Array)
 #: Bytes of one element by data type.
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp4": 0.5}
 

@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
-
-Array = NDArray[np.float64]
 
 #: How names of parameters of the table ``[kernel]`` begin that tell of own kernels.
 OWN = "own."
@@ -91,7 +89,7 @@ def interpolated(work: float, at: Array, factors: Array) -> float:
 def scale_own(
     columns: dict[str, Array],
     operators: Sequence[Operator],
-    rows: NDArray[np.int64],
+    rows: Int,
     kinds: Sequence[str],
     gpu: GpuModel,
 ) -> None:

@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from joulecast.arrays import Array, Bool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-Array = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Int
 from joulecast.model.kernels.product_pace import expected_pace
 from joulecast.model.kernels.product_tiles import COUNTED_WAVES, ProductTiles
 from joulecast.model.kernels.unaligned import extra_loads
-
-Array = NDArray[np.float64]
 
 #: Cuts that are kept: those of all groups of rows between which a fit, its folds and its intervals go to and fro.
 KEPT = 256
@@ -102,7 +101,7 @@ def _cut(by: Cutter, sizes: bytes) -> Cut:
     return found
 
 
-def _choice(by: Cutter, m: Array, n: Array, k: Array, batch: Array) -> NDArray[np.int64]:
+def _choice(by: Cutter, m: Array, n: Array, k: Array, batch: Array) -> Int:
     """Index of the choice that the library is taken to make, shape ``(n,)``."""
     library, splits = by.library, by.library.splits
     if library.small_side:

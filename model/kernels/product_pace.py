@@ -13,11 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.kernels.product_tiles import ProductTiles
-
-Array = NDArray[np.float64]
 
 #: Tile by which operand traffic is counted, so that it grows smoothly with the product.
 REFERENCE_TILE = (128.0, 256.0)

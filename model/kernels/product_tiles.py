@@ -21,9 +21,8 @@ from functools import cache
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array
 
 #: Shared memory of an SM from which on kernels hold several stages of the largest tiles: Hopper's and Blackwell's for
 #: data centres, 228 KB, lie above it, all others at 164 KB or less [bytes].

@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, footprints, hbm_energy_j
 from joulecast.model.kernels.operators import Streaming
 from joulecast.model.kernels.streaming import residency
-
-Array = NDArray[np.float64]
 
 #: Most threads of a block by pattern, and values of a row that one thread takes in a sweep.
 THREADS = {"vllm_rms_norm": (1024, 1), "vllm_silu_and_mul": (1024, 1), "vllm_rotary": (512, 2)}

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.kernels.occupancy import WARP
 
-Array = NDArray[np.float64]
 #: Bytes that one instruction of a thread loads at most.
 VECTOR_BYTES = 16.0
 

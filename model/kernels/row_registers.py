@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.occupancy import available_registers
 from joulecast.model.kernels.tile_estimates import estimate
 
-Array = NDArray[np.float64]
 #: Patterns that combine the values of a row as they come, and so hold few of them.
 FOLDING = ("reduce_min", "sum", "gemv")
 #: Patterns that need a whole row at a time.
@@ -43,7 +42,7 @@ MORE_SPILLED, FEW_COLUMNS = 0.3, 64.0
 
 
 def needed_registers(
-    patterns: Sequence[str], values: Array, rows: Array, staged: NDArray[np.bool_], threads: Array, gpu: GpuModel
+    patterns: Sequence[str], values: Array, rows: Array, staged: Bool, threads: Array, gpu: GpuModel
 ) -> Array:
     """Registers that a thread needs to keep everything out of memory, shape ``(n,)``.
 

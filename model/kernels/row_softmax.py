@@ -21,12 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks
-
-Array = NDArray[np.float64]
 
 #: The access pattern whose kernels these are.
 PATTERN = "softmax"

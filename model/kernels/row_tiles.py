@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.arrays import PICO, Columns, column, footprints, hbm_energy_j
 from joulecast.model.kernels.occupancy import MOST_REGISTERS, WARP, Blocks, resident_blocks, spilled_registers
@@ -46,7 +46,6 @@ from joulecast.model.kernels.row_registers import (
 from joulecast.model.kernels.streaming import level_weights, residency
 from joulecast.model.kernels.tile_estimates import ESTIMATES, estimate
 
-Array = NDArray[np.float64]
 #: Bytes of a block above which the memory turns around seldom enough, and halvings of it that cost time.
 LONG_RUN_BYTES, SHORTER_RUNS = 65536.0, 2.0
 #: Bytes of a block up to which reads and writes mix, where rows are whole, and elsewhere; doublings that cost time.

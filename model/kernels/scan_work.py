@@ -33,12 +33,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.kernels.arrays import column
 from joulecast.model.kernels.operators import DTYPE_BYTES, Scan
-
-Array = NDArray[np.float64]
 
 #: Bytes of a value in fp32.
 WIDE = 4.0

@@ -16,11 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.model.hardware.gpu_model import GpuModel
-
-Array = NDArray[np.float64]
 
 #: Share of a large L2's effective capacity over which residency falls (copies of 20 and 24 MB on one H200), and of a
 #: small one's beyond it [estimates, +-20 % and +-50 %].
@@ -178,7 +176,7 @@ def left_over_factor(pattern: str, columns: Array, row_bytes: Array) -> Array:
     return np.asarray(1.0 + LEFT_OVER * left * _is_read_again(pattern, columns, row_bytes))
 
 
-def _is_read_again(pattern: str, columns: Array, row_bytes: Array) -> NDArray[np.bool_]:
+def _is_read_again(pattern: str, columns: Array, row_bytes: Array) -> Bool:
     """Whether a kernel needs its rows several times and no SM keeps them."""
     return (pattern in THREE_PASS) & (columns > IN_REGISTERS) & (row_bytes >= IN_SHARED_BYTES)
 

@@ -16,17 +16,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
-from joulecast.model.kernels.arrays import PICO, Columns, column, hbm_energy_j
+from joulecast.model.kernels.arrays import PICO, Columns, column, footprints, hbm_energy_j
+from joulecast.model.kernels.gemm import read_again
 from joulecast.model.kernels.occupancy import WARP, Blocks, resident_blocks, spilled_registers
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm, Tile
-from joulecast.model.kernels.streaming import residency
 from joulecast.model.kernels.tile_estimates import estimate
 from joulecast.model.kernels.toggling import toggle_factor
 
-Array = NDArray[np.float64]
 #: Columns of the widest matrix instruction; narrower ones read the left operand more often.
 WIDEST = 256.0
 #: Values of the tile to which the cycles of its ends refer, and the share of these that storing its values takes
@@ -68,7 +67,8 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
     size = DTYPE_BYTES[first.dtype]
     l2 = outputs * (bm + bn) * k * size
     output = np.array([o.output_bytes_per_element for o in operators], dtype=np.float64)
-    hbm = _hbm_bytes(operators, ((m * k + n * k) * size + m * n * output) * batch, l2, gpu)
+    once = ((m * k + n * k) * size + m * n * output) * batch
+    hbm = read_again(once, l2, footprints(operators, once), gpu)
     near = outputs * k * (_spilled_bytes(tiles, first.dtype, gpu) + own_loads(tiles) * size)
     return {
         "fixed_s": gpu["kernel.tile_gemm.fixed_s"]
@@ -81,17 +81,6 @@ def lower_tiled_gemms(operators: Sequence[Gemm], gpu: GpuModel) -> Columns:
         + near * estimate(gpu, "power.tile_spill_pj_per_byte") * PICO,
         "hbm_j": hbm_energy_j(hbm, gpu),
     }
-
-
-def _hbm_bytes(operators: Sequence[Gemm], compulsory: Array, staged: Array, gpu: GpuModel) -> Array:
-    """Bytes between HBM and L2 as of the library's products: operands once, less what stays in L2, shape ``(n,)``.
-
-    The tiles at work at a time share stripes of operands; the next ones find little of these.
-    """
-    said = [o.footprint_bytes for o in operators]
-    footprint = np.array([own if f is None else f for f, own in zip(said, compulsory, strict=True)])
-    again = gpu["kernel.gemm.reread_share"] * staged / np.sqrt(gpu.sm_count)
-    return np.asarray(np.maximum(compulsory, again) * (1.0 - residency(footprint, gpu)))
 
 
 def _cycles_per_k(tiles: Sequence[Tile], count: Array, dtype: str, gpu: GpuModel) -> Array:

@@ -14,11 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.model.kernels.operators import DTYPE_BYTES
-
-Array = NDArray[np.float64]
 
 #: Bytes that rows must be multiples of for the library's own kernels, and for copies past the registers.
 FAST_BYTES, WORD_BYTES = 16, 4

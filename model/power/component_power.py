@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError, UnknownNameError
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.governor import settle_clock_mhz
@@ -28,8 +29,6 @@ from joulecast.model.power.kernel_power import (
     wait_power_w,
 )
 from joulecast.model.power.settled import Curves
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,8 @@ def check_limits(component_limits_w: Mapping[str, float], gpu: GpuModel, *, wait
         lowest = float(rest[part]) + ABOVE_REST_W
         if not limit >= lowest:
             raise InputError(
-                f"{limit:g} W is too little for {part}, which draws {float(rest[part]):.1f} W {when} on {gpu.name}",
+                f"{limit:g} W is too little for {part}, which draws {float(rest[part]):.1f} W {when} on {gpu.name} and "
+                f"needs {ABOVE_REST_W:g} W more to work",
                 key=f"component_limits_w.{part}",
                 remedy=f"The lowest whole limit is {np.ceil(lowest):g}.",
             )

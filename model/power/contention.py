@@ -31,13 +31,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.power.kernel_power import overlap_exponent
-
-Array = NDArray[np.float64]
 
 #: Most of the memory's bandwidth that a communication takes from a kernel beside it [1].
 MOST_MEMORY = 0.5
@@ -68,7 +67,7 @@ class Alone:
     overlap: Array
 
 
-def alone(costs: Costs, rows: NDArray[np.int64], time: Array, clocks_mhz: Array, unit_s: float = 1.0) -> Alone:
+def alone(costs: Costs, rows: Int, time: Array, clocks_mhz: Array, unit_s: float = 1.0) -> Alone:
     """Rows ``rows`` of kernels whose times are ``time``, shape ``(n, c)``, in units of ``unit_s``."""
 
     def column(values: Array, unit: float = unit_s) -> Array:

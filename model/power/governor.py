@@ -7,11 +7,10 @@ tensor kernels below the maximum clock even far from the power limit, by how muc
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.gpu_model import GpuModel
-
-Array = NDArray[np.float64]
 
 #: Clock at which SMs run products on their tensor cores over the one that the board has set: 0.902 to 0.911 of products
 #: in four precisions and at eleven clocks, counted on an H200 (0.902 to 0.917 on H100s), whatever they draw. All other
@@ -66,7 +65,7 @@ def clock_of_rising(clocks_mhz: Array, power_w: Array, limit_w: Array, ceiling_m
     return np.asarray(np.minimum(np.where(over_all, clock, clocks_mhz[-1]), ceiling_mhz))
 
 
-def clock_between(clocks_mhz: Array, upper: NDArray[np.int64], below_w: Array, above_w: Array, limit_w: Array) -> Array:
+def clock_between(clocks_mhz: Array, upper: Int, below_w: Array, above_w: Array, limit_w: Array) -> Array:
     """Clock that draws the limit between those at ``upper - 1`` and ``upper``, whose powers are given [MHz]."""
     share = np.minimum(np.maximum((limit_w - below_w) / np.maximum(above_w - below_w, 1e-9), 0.0), 1.0)
     below = clocks_mhz[upper - 1]

@@ -15,13 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.costs import Costs
 from joulecast.model.power.voltage import voltage_ratio
-
-Array = NDArray[np.float64]
 
 #: Temperature to which ``power.static_w`` refers [°C].
 REFERENCE_TEMPERATURE_C = 40.0

@@ -13,14 +13,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.cluster.extremes import slowest_of
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.governor import REMEMBERED, settle_clock_mhz
 from joulecast.model.power.kernel_power import KernelTimes, clock_tree_power_w, idle_power_w
-
-Array = NDArray[np.float64]
 
 #: Relative standard deviation of SM clocks at the power limit between cards of different nodes, beyond that of cards in
 #: one: an estimate from the variability of large installations, where equal cards run one program at speeds that span
@@ -90,7 +88,7 @@ def _clock_at_power(power_w: Array, clocks_mhz: Array, peak_w: float) -> Array:
     return np.asarray(np.maximum(f0 + (f1 - f0) * share, clocks_mhz[0]))
 
 
-def _at_clocks(times: KernelTimes, clocks_mhz: Array, kernels: NDArray[np.int64], wanted_mhz: Array) -> KernelTimes:
+def _at_clocks(times: KernelTimes, clocks_mhz: Array, kernels: Int, wanted_mhz: Array) -> KernelTimes:
     """Some kernels at other clocks than the grid's, shape ``(clocks, kernels)``, between its steps."""
     upper = np.clip(np.searchsorted(clocks_mhz, wanted_mhz), 1, len(clocks_mhz) - 1)
     share = (wanted_mhz - clocks_mhz[upper - 1]) / (clocks_mhz[upper] - clocks_mhz[upper - 1])

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.power.governor import settle_clock_mhz, settled_power_w
-
-Array = NDArray[np.float64]
 
 #: Until when a board has answered a new load where the description does not say: recorded pulses, 25 to 60 ms [s].
 ANSWER_S = 0.025

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array
 
 #: Relative standard deviation of the level at which a board holds its power, beside what is uncertain of its governor:
 #: with it 90 % of the 281 rows of kernels lie inside that were left out of the H200's fit, five-fold, and whose demand

@@ -9,12 +9,13 @@ artifact). Clocks that a board picks under its limit identify the slope; the flo
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.gpu_model import GpuModel
 
 
-def voltage_ratio(clock_mhz: ArrayLike, gpu: GpuModel) -> NDArray[np.float64]:
+def voltage_ratio(clock_mhz: ArrayLike, gpu: GpuModel) -> Array:
     """V/V_max at SM clocks of any shape [1]; reads ``voltage.slope`` and ``voltage.floor_ratio``."""
     share = np.asarray(clock_mhz, dtype=np.float64) / gpu.max_clock_mhz
     return np.maximum(gpu["voltage.floor_ratio"], 1.0 - gpu["voltage.slope"] * (1.0 - share))

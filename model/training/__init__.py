@@ -2,9 +2,9 @@
 
 - ``step``: layers, embedding and head as the framework launches them; ``pipeline_stage``: what a pipeline adds;
   ``vision_stack``: a vision tower in front of the first layer.
-- ``parameters``: the tensors of a stage, each ``matrix`` among them; ``optimizer``: the step over them, all at once by
-  ``many_tensors``; ``other_optimizers``: those beside AdamW, of ``bitsandbytes_steps``, ``adafactor`` and ``sgd``;
-  ``muon``: that over matrices, which ``layer_wise`` shares out whole.
+- ``parameters``: the tensors of a stage, each ``matrix`` among them; ``optimizer``: the step over them;
+  ``other_optimizers``: those beside AdamW, of ``bitsandbytes_steps``, ``adafactor`` and ``sgd``; ``muon``: that over
+  matrices, which ``layer_wise`` shares out whole.
 - ``data_parallel``: reduction of gradients over replicas; ``sharded_units``: FSDP's parameters, unit by unit,
   ``sharded_gaps``: in parts where layers communicate too.
 - ``nanobatches``: a micro-batch in parts, the communication of one beside the computation of another.

@@ -126,13 +126,16 @@ def _reduced(
     """A reduction; in front of it Megatron's division by the replicas, where the collective does not average."""
     kind, dtype = "reduce_scatter" if scatter else "all_reduce", implementation.gradient_dtype
     size = float(elements * DTYPE_BYTES[dtype])
-    operator = Collective(
-        kind, size, gpus, ctas=implementation.ctas, dtype=dtype, name=f"{name}.{kind}", threads=implementation.threads
-    )
+    operator = among_replicas(kind, size, gpus, dtype, f"{name}.{kind}", implementation)
     reduction = Launch(operator, stream="communication", waits=waits)
     if not implementation.megatron or implementation.averaged:
         return (reduction,)
     return (streaming("unary", f"{name}.divide", elements, dtype=dtype), reduction)
+
+
+def among_replicas(kind: str, size: float, gpus: int, dtype: str, name: str, run: Implementation) -> Collective:
+    """A communication of parameters or gradients, held to the blocks that the plan says."""
+    return Collective(kind, size, gpus, ctas=run.ctas, dtype=dtype, name=name, threads=run.threads)
 
 
 def _bucket_limits(implementation: Implementation, bucket_bytes: float | None) -> tuple[float, float]:
@@ -174,15 +177,9 @@ def distributed_optimizer_gather(
     """All-gather of the updated parameters where the optimizer's states are split over the data-parallel ranks."""
     if data_parallel == 1:
         return ()
-    operator = Collective(
-        "all_gather",
-        gathered_bytes(parameters, implementation, implementation.trained_dtype),
-        data_parallel,
-        ctas=implementation.ctas,
-        dtype=implementation.trained_dtype,
-        name="parameters.all_gather",
-        threads=implementation.threads,
-    )
+    dtype = implementation.trained_dtype
+    size = gathered_bytes(parameters, implementation, dtype)
+    operator = among_replicas("all_gather", size, data_parallel, dtype, "parameters.all_gather", implementation)
     return (Launch(operator, stream="communication", waits=True),)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch, linear_forward, streaming
+from joulecast.model.framework.launches import Launch, linear_forward, row_wise, streaming
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Attention
 from joulecast.model.training.parameters import parameters_of_stage
@@ -145,7 +145,7 @@ def _drawn(logits: int, rows: int, words: int, dtype: str) -> Iterable[Launch]:
     """Tokens drawn from logits: in fp32, over a temperature, as probabilities, each over a random number."""
     yield widened("draw.widen", logits, dtype)
     yield streaming("unary", "draw.temperature", logits, dtype="fp32")
-    yield streaming("log_softmax", "draw.softmax", logits, dtype="fp32", rows=rows, columns=words)
+    yield row_wise("log_softmax", "draw.softmax", rows, words, dtype="fp32")
     yield streaming("fill", "draw.random", logits, reads=0, dtype="fp32")
     yield streaming("mul", "draw.divide", logits, reads=2, dtype="fp32")
     yield streaming("reduce", "draw.greatest", logits, writes=0, dtype="fp32")

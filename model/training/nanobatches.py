@@ -259,7 +259,9 @@ class _Turns:
             if at == first:
                 self._issue_held()
             if step.launch.stream == "communication":
-                self._issue_or_hold(number, step.launch)
+                self.held.append((number, step.launch))
+                if self.cut.launch == "asap":
+                    self._issue_held()
             else:
                 self._compute(number, step)
             if at == last:
@@ -269,11 +271,6 @@ class _Turns:
         """Everything issued."""
         self._issue_held()
         return tuple(self.out)
-
-    def _issue_or_hold(self, number: int, launch: Launch) -> None:
-        self.held.append((number, launch))
-        if self.cut.launch == "asap":
-            self._issue_held()
 
     def _issue_held(self) -> None:
         for number, launch in self.held:

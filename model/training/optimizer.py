@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, many_tensors, streaming
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.training.layer_wise import shares
-from joulecast.model.training.many_tensors import many_tensors
 from joulecast.model.training.matrix import values_of
 from joulecast.model.training.muon import counted, muon_step, step_bytes, work
 from joulecast.model.training.other_optimizers import RULES

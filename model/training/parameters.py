@@ -106,10 +106,9 @@ def layer_parameters(config: ModelConfig, implementation: Implementation) -> tup
         tensors.append(ParameterTensor("sinks", s.heads))
     for part, size in zip(("query", "key"), config.qk_norm_sizes if config.attends else (), strict=False):
         tensors.append(ParameterTensor(f"{part}_norm.weight", size, replicated=True))
-    norms = config.norms
     if config.stays_wide:
         tensors = [replace(tensor, linear=False) for tensor in tensors]
-    tensors += (tensor for name in norms for tensor in _norm(name, config))
+    tensors += (tensor for name in config.norms for tensor in _norm(name, config))
     return (*_frozen(tensors, implementation), *_adapters(linears, implementation))
 
 

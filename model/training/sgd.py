@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import ONE_BY_ONE, Launch, streaming
+from joulecast.model.framework.launches import ONE_BY_ONE, Launch, many_tensors, streaming
 from joulecast.model.kernels.operators import DTYPE_BYTES, Streaming
-from joulecast.model.training.many_tensors import many_tensors
 from joulecast.model.training.parameters import ParameterTensor
 
 #: Kernels: pattern, values read and written for each parameter. With momentum two before the step itself: the buffer

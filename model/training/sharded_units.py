@@ -31,12 +31,14 @@ from joulecast.model.cluster.fabric import Fabric
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.launches import Launch, by_copy_engines, streaming
 from joulecast.model.framework.placed import placed
+from joulecast.model.kernels.multi_tensor import BLOCK_VALUES, MOST_BLOCKS
 from joulecast.model.kernels.operators import DTYPE_BYTES, Collective
+from joulecast.model.training.data_parallel import among_replicas
 from joulecast.model.training.sharded_gaps import gaps, part
 from joulecast.model.transformer.row_operators import widened
 
-#: Values that one launch of PyTorch's ``_foreach_copy_`` copies at most: 320 blocks of 65,536, as AdamW steps.
-FOREACH_VALUES = 320 * 65536
+#: Values that one launch of PyTorch's ``_foreach_copy_`` copies at most: as many as AdamW steps.
+FOREACH_VALUES = MOST_BLOCKS * BLOCK_VALUES
 #: How much longer such a launch takes than its bytes [s]: its blocks are all at work at once, some SMs have one more
 #: than others, and at its end too few copy. Copies of shards of five models' layers on an H200, in bf16 9.5 and from
 #: fp32 6.5 µs (`validate/recorded/single_values/sharded_copies.csv`) [+-20 %].
@@ -356,10 +358,10 @@ class _Weaver:
         steps = []
         if s.members > 1:
             engine = by_copy_engines(kind, s.fabric, of)
-            whole = placed(_collective(kind, size, s.members, dtype, f"{name}.{kind}", of), s.fabric)
+            whole = placed(among_replicas(kind, size, s.members, dtype, f"{name}.{kind}", of), s.fabric)
             steps.append(_launch(replace(whole, copy_engine=engine), s, of))
         if kind == "reduce_scatter" and s.replicas > 1:
-            rest = _collective("all_reduce", size / s.members, s.replicas, dtype, f"{name}.all_reduce", of)
+            rest = among_replicas("all_reduce", size / s.members, s.replicas, dtype, f"{name}.all_reduce", of)
             steps.append(_launch(placed(rest, s.replica_fabric or Fabric()), s, of))
         return tuple(steps)
 
@@ -370,7 +372,3 @@ def _widening(narrow: str, wide: str) -> float:
 
 def _launch(operator: Collective, s: Sharding, of: Implementation) -> Launch:
     return Launch(operator, stream="communication", waits=not s.prefetch, prompt=of.comm_first)
-
-
-def _collective(kind: str, size: float, gpus: int, dtype: str, name: str, of: Implementation) -> Collective:
-    return Collective(kind, size, gpus, ctas=of.ctas, dtype=dtype, name=name, threads=of.threads)

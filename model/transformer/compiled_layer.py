@@ -12,7 +12,7 @@ paces are those of kernels of the same access pattern, none is fitted to these r
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import core_attention, float8_linear, linear
 from joulecast.model.transformer import eager_layer as eager
@@ -64,7 +64,7 @@ def _norm(name: str, s: Shard, *, reads: int) -> Launch:
     """A norm of the residual stream, or of its sum with a block's result."""
     rows, columns = s.norm_tokens, s.hidden
     pattern, dtype = s.config.norm, s.dtype
-    return streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns)
+    return row_wise(pattern, name, rows, columns, reads=reads, dtype=dtype)
 
 
 def _residual(s: Shard) -> Launch:

@@ -119,20 +119,10 @@ def _cut_out(s: Shard) -> tuple[Launch, ...]:
 
 def _cut_out_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradients of each head's parts joined, some of them slices of the convolution's."""
-    m, dtype = mixer_of(s), s.dtype
+    m = mixer_of(s)
     if not m.joint:
         return ()
-    return tuple(
-        one_by_one(
-            "unary",
-            f"delta.{name}.grad.cat",
-            s.tokens * width,
-            transformers_rotary.JOINED,
-            activity=transformers_rotary.BUSY,
-            dtype=dtype,
-        )
-        for name, width in m.products
-    )
+    return tuple(transformers_rotary.joined(f"delta.{name}.grad.cat", s.tokens * n, s) for name, n in m.products)
 
 
 def _repeated(s: Shard) -> tuple[Launch, ...]:
@@ -140,15 +130,8 @@ def _repeated(s: Shard) -> tuple[Launch, ...]:
     m, dtype, values = mixer_of(s), s.dtype, s.tokens * mixer_of(s).repeated_keys
     if m.key_heads == m.value_heads:
         return tuple(reordered(f"delta.{part}.copy", values, dtype) for part in ("query", "key"))
-    cycles, share, busy = (
-        transformers_attention.REPEATED * values,
-        m.key_heads / m.value_heads,
-        transformers_rotary.BUSY,
-    )
-    return tuple(
-        issued("unary", f"delta.{part}.repeat", values, cycles, activity=busy, reads=share, dtype=dtype)
-        for part in ("query", "key")
-    )
+    share = m.key_heads / m.value_heads
+    return tuple(transformers_attention.repeat(f"delta.{part}", values, share, s) for part in ("query", "key"))
 
 
 def _summed(s: Shard) -> tuple[Launch, ...]:

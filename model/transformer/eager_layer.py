@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, collective, column_sums, norm_gradients, streaming
+from joulecast.model.framework.launches import Launch, collective, column_sums, norm_gradients, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import core_attention, float8_linear, linear
 from joulecast.model.transformer.linear import Linear
@@ -140,7 +140,7 @@ def sinks_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
 def norm_forward(name: str, s: Shard) -> Launch:
     """RMSNorm or LayerNorm over the hidden size."""
     rows, columns = s.norm_tokens, s.hidden
-    return streaming(s.config.norm, name, rows * columns, dtype=s.dtype, rows=rows, columns=columns)
+    return row_wise(s.config.norm, name, rows, columns, dtype=s.dtype)
 
 
 def residual_addition(name: str, s: Shard) -> Launch:

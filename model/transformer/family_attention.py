@@ -42,6 +42,8 @@ GRADIENTS = {
     "bloom": ("softmax.widen", "softmax wide", "softmax.round"),
     "mpt": ("softmax.widen", "softmax wide", "filled wide", "softmax.round", "scale"),
 }
+#: What scores are products of.
+PARTS = ("query", "key")
 #: Operations on positions that make the table of a layer's rotation.
 TABLE = ("all", "places", "gather", "round", "sine1", "cosine1", "sine2", "cosine2")
 
@@ -73,8 +75,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         ),
     )
     return (
-        *(_widened_parts(s) if wide else ()),
-        *(_cloned(part, s, wide) for part in (("query", "key", "value") if code == "bloom" else ("query", "key"))),
+        *(one for part in PARTS for one in to_fp32(f"attention.{part}.widen", _values(s), dtype) if wide),
+        *(_cloned(part, s, wide) for part in (*PARTS, *(("value",) if code == "bloom" else ()))),
         *(added if code == "bloom" else ()),
         product("attention.scores", s, s.sequence, s.sequence, width, "tn", wide),
         *_steps("", SCORES[code], s),
@@ -87,6 +89,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 def backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, to what the rotation or the joint product gave."""
     code, width, wide = s.family, s.config.head_dim, "fp32" if s.family == "gptj" else ""
+    values, dtype = _values(s), s.dtype
     return (
         _cloned("grad", s),
         product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
@@ -94,8 +97,8 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *_steps(".grad", GRADIENTS[code], s),
         product("attention.keys.dgrad", s, width, s.sequence, s.sequence, "nt", wide),
         product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn", wide),
-        *(_rounded_parts(s) if wide else ()),
-        *(_scaled_parts_backward(s) if code == "bloom" else ()),
+        *(one for part in PARTS for one in from_fp32(f"attention.{part}.grad.round", values, dtype) if wide),
+        *(streaming("unary", f"attention.{part}.scale.grad", values, dtype=dtype) for part in PARTS if code == "bloom"),
         *(transformers_attention.summed(s) if code == "falcon" else ()),
         *((_cloned("query.grad", s), _cloned("value.grad", s)) if code == "mpt" else ()),
     )
@@ -128,23 +131,11 @@ def _step(name: str, kind: str, suffix: str, s: Shard) -> tuple[Launch, ...]:
 
 def _cloned(part: str, s: Shard, dtype: str = "") -> Launch:
     """Copy of a part of all heads, between tokens first and heads first."""
-    values = s.tokens * s.heads * s.config.head_dim
-    return transformers_rotary.turn(f"attention.{part}.clone", values, s, dtype)
+    return transformers_rotary.turn(f"attention.{part}.clone", _values(s), s, dtype)
 
 
-def _scaled_parts_backward(s: Shard) -> tuple[Launch, ...]:
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
-    return tuple(streaming("unary", f"attention.{part}.scale.grad", values, dtype=dtype) for part in ("query", "key"))
-
-
-def _widened_parts(s: Shard) -> tuple[Launch, ...]:
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
-    return tuple(one for part in ("query", "key") for one in to_fp32(f"attention.{part}.widen", values, dtype))
-
-
-def _rounded_parts(s: Shard) -> tuple[Launch, ...]:
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
-    return tuple(one for part in ("query", "key") for one in from_fp32(f"attention.{part}.grad.round", values, dtype))
+def _values(s: Shard) -> int:
+    return s.tokens * s.heads * s.config.head_dim
 
 
 def kept_bytes(s: Shard) -> float:
@@ -154,4 +145,4 @@ def kept_bytes(s: Shard) -> float:
     if s.family == "falcon":
         return score_count(s) * size
     softmax = score_count(s) * (size + (4.0 if wide else 0.0))
-    return softmax + (2 * wide * s.tokens * s.heads * s.config.head_dim if s.family == "gptj" else 0.0)
+    return softmax + (2 * wide * _values(s) if s.family == "gptj" else 0.0)

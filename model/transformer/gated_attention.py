@@ -8,7 +8,7 @@ Source: ``Qwen3NextAttention`` of transformers 5.17.
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, one_by_one, reordered, streaming
+from joulecast.model.framework.launches import Launch, reordered, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import transformers_rotary
 
@@ -39,8 +39,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 def joined(s: Shard) -> tuple[Launch, ...]:
     """Gradients of queries, heads first, and of gates joined head by head."""
-    both, busy, dtype = 2 * _values(s), transformers_rotary.BUSY, s.dtype
-    return (one_by_one("unary", "query.grad.cat", both, transformers_rotary.JOINED, activity=busy, dtype=dtype),)
+    return (transformers_rotary.joined("query.grad.cat", 2 * _values(s), s),)
 
 
 def kept_width(s: Shard) -> int:

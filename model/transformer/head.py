@@ -13,6 +13,7 @@ from joulecast.model.framework.launches import (
     input_gradient,
     linear_forward,
     reordered,
+    row_wise,
     streaming,
     weight_gradient,
 )
@@ -107,7 +108,7 @@ def _scaled(name: str, s: Shard) -> Launch:
 
 
 def _gather(name: str, rows: int, columns: int, dtype: str) -> Launch:
-    return streaming("embedding", name, rows * columns, dtype=dtype, rows=rows, columns=columns)
+    return row_wise("embedding", name, rows, columns, dtype=dtype)
 
 
 def embedding_backward(s: Shard, *, accumulate: bool, head_here: bool) -> tuple[Launch, ...]:
@@ -165,16 +166,8 @@ def _scattered_sum(
     name: str, tokens: int, s: Shard, *, reads: float = 1.0, writes: float = 1.0, completes: str = ""
 ) -> Launch:
     columns, dtype = s.hidden, s.dtype
-    return streaming(
-        "embedding_backward",
-        name,
-        tokens * columns,
-        reads=reads,
-        writes=writes,
-        dtype=dtype,
-        rows=tokens,
-        columns=columns,
-        completes=completes,
+    return row_wise(
+        "embedding_backward", name, tokens, columns, reads=reads, writes=writes, dtype=dtype, completes=completes
     )
 
 

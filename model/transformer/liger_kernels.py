@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, issued, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, RowTile, Streaming
 from joulecast.model.transformer.row_operators import rounded
@@ -68,7 +68,7 @@ def warps(columns: int) -> int:
 def norm_forward(name: str, s: Shard, rows: int, columns: int) -> Launch:
     """The norm of ``rows`` rows."""
     dtype, short = s.dtype, _short(rows, columns)
-    launch = streaming("rmsnorm", f"{name}.liger", rows * columns, dtype=dtype, rows=rows, columns=columns)
+    launch = row_wise("rmsnorm", f"{name}.liger", rows, columns, dtype=dtype)
     return _by_rows(launch, columns, ROWS_OF_BLOCK if short else 1)
 
 
@@ -122,7 +122,7 @@ def _gate(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
     """A kernel that takes a row of the gate in a block; the hyperbolic tangent of a GELU sets its pace."""
     values, dtype = s.tokens * s.ffn, s.dtype
     if s.config.activation != "gelu":
-        launch = streaming("mul", name, values, reads=reads, writes=writes, dtype=dtype, rows=s.tokens, columns=s.ffn)
+        launch = row_wise("mul", name, s.tokens, s.ffn, reads=reads, writes=writes, dtype=dtype)
         return _by_rows(launch, s.ffn, 1)
     block = block_columns(s.ffn)
     each = next(cycles for most, cycles in GELU.items() if block <= most)[writes - 1]

@@ -29,6 +29,7 @@ from joulecast.model.framework.launches import (
     issued,
     linear_forward,
     reordered,
+    row_wise,
     streaming,
     weight_gradient,
 )
@@ -73,7 +74,7 @@ def whole_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     return (
         *(() if run.widens_outputs else (widened("log_probs.widen", logits, run.dtype),)),
         reordered("log_probs.rows", logits, "fp32"),
-        streaming("log_softmax", "log_probs.log_softmax", logits, dtype="fp32", rows=s.tokens, columns=vocab),
+        row_wise("log_softmax", "log_probs.log_softmax", s.tokens, vocab, dtype="fp32"),
         streaming("nll_loss", "log_probs.gather", s.tokens, dtype="fp32", rows=s.tokens),
         *(() if run.gradient_free else (streaming("reduce", "log_probs.mean", logits, writes=0, dtype="fp32"),)),
     )
@@ -85,15 +86,7 @@ def whole_backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     return (
         streaming("fill", "log_probs.grad.fill", logits, reads=0, dtype="fp32"),
         streaming("nll_loss_backward", "log_probs.gather.grad", s.tokens, dtype="fp32", rows=s.tokens),
-        streaming(
-            "log_softmax_backward",
-            "log_probs.log_softmax.grad",
-            logits,
-            reads=2,
-            dtype="fp32",
-            rows=s.tokens,
-            columns=vocab,
-        ),
+        row_wise("log_softmax_backward", "log_probs.log_softmax.grad", s.tokens, vocab, reads=2, dtype="fp32"),
         streaming("fill", "log_probs.rows.grad.fill", logits, reads=0, dtype="fp32"),
         reordered("log_probs.rows.grad", logits, "fp32"),
         rounded("log_probs.round", logits),

@@ -8,7 +8,7 @@ them; FlashAttention's and Apex's for PyTorch write the gradient in the backward
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, collective, issued, streaming
+from joulecast.model.framework.launches import Launch, collective, issued, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import liger_loss, log_probabilities
 from joulecast.model.transformer.row_operators import rounded, widened
@@ -54,7 +54,7 @@ def _metric(s: Shard, vocab: int) -> tuple[Launch, ...]:
     tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
     return (
         widened("metric.widen", logits, dtype),
-        streaming("log_softmax", "metric.log_softmax", logits, dtype="fp32", rows=tokens, columns=vocab),
+        row_wise("log_softmax", "metric.log_softmax", tokens, vocab, dtype="fp32"),
         streaming("nll_loss", "metric.nll", tokens, dtype="fp32", rows=tokens),
     )
 
@@ -77,7 +77,7 @@ def _forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
         return liger_loss.alone_forward(s, vocab)
     return (
         *((widened("loss.widen", logits, s.dtype),) if dtype != s.dtype else ()),
-        streaming("log_softmax", "loss.log_softmax", logits, dtype=dtype, rows=tokens, columns=vocab),
+        row_wise("log_softmax", "loss.log_softmax", tokens, vocab, dtype=dtype),
         streaming("nll_loss", "loss.nll", tokens, dtype=dtype, rows=tokens),
     )
 
@@ -105,9 +105,7 @@ def backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
         streaming("fill", "loss.grad.one", 1, reads=0, dtype=dtype),
         streaming("fill", "loss.grad.fill", logits, reads=0, dtype=dtype),
         streaming("nll_loss_backward", "loss.nll.grad", tokens, dtype=dtype, rows=tokens),
-        streaming(
-            "log_softmax_backward", "loss.log_softmax.grad", logits, reads=2, dtype=dtype, rows=tokens, columns=vocab
-        ),
+        row_wise("log_softmax_backward", "loss.log_softmax.grad", tokens, vocab, reads=2, dtype=dtype),
         *((narrow,) if dtype != s.dtype else ()),
     )
 
@@ -115,7 +113,7 @@ def backward(s: Shard, vocab: int) -> tuple[Launch, ...]:
 def _fused_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
     tokens, logits, dtype = s.tokens, s.tokens * vocab, s.dtype
     if not s.implementation.megatron:
-        return (streaming("reduce", "loss.statistics", logits, writes=0, dtype=dtype, rows=tokens, columns=vocab),)
+        return (row_wise("reduce", "loss.statistics", tokens, vocab, writes=0, dtype=dtype),)
     statistics = 3 * 4.0 * tokens * s.implementation.tensor_parallel  # maximum, sum and the target's logit of each rank
     cycles = STATISTICS * logits + STATISTICS_ROW * tokens
     return (
@@ -146,13 +144,13 @@ def _parallel_forward(s: Shard, vocab: int) -> tuple[Launch, ...]:
         )
     return (
         _walked("loss.to_fp32", logits, WIDENED, reads=0.5),
-        streaming("reduce", "loss.max", logits, writes=1 / vocab, dtype="fp32", rows=tokens, columns=vocab),
+        row_wise("reduce", "loss.max", tokens, vocab, writes=1 / vocab, dtype="fp32"),
         *exchange("max"),
         _walked("loss.subtract", logits, SUBTRACTED),
         streaming("nll_loss", "loss.pick", tokens, dtype="fp32", rows=tokens),
         *exchange("pick"),
         streaming("unary", "loss.exp", logits, dtype="fp32"),
-        streaming("reduce", "loss.sum", logits, writes=1 / vocab, dtype="fp32", rows=tokens, columns=vocab),
+        row_wise("reduce", "loss.sum", tokens, vocab, writes=1 / vocab, dtype="fp32"),
         *exchange("sum"),
         _walked("loss.divide", logits, DIVIDED),
     )

@@ -23,7 +23,7 @@ Dropout is taken as zero.
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, issued, reordered, streaming
+from joulecast.model.framework.launches import Launch, issued, reordered, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import (
     core_attention,
@@ -141,12 +141,11 @@ def _joined(s: Shard) -> Launch:
 
 
 def _head_norms(s: Shard, pattern: str, suffix: str) -> tuple[Launch, ...]:
-    dtype = s.dtype
     launches: list[Launch] = []
     for part, rows, columns in normed_parts(s):
         reads = 2 if suffix else 1
         name = f"{part}_norm{suffix}"
-        launches.append(streaming(pattern, name, rows * columns, reads=reads, dtype=dtype, rows=rows, columns=columns))
+        launches.append(row_wise(pattern, name, rows, columns, reads=reads, dtype=s.dtype))
         if suffix and not s.config.qk_norm_plain:
             launches += accumulation(f"{part}_norm.weight", columns, s.implementation)
     return tuple(launches)

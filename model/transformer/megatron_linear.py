@@ -17,7 +17,7 @@ from joulecast.model.framework.launches import (
     collective,
     input_gradient,
     linear_forward,
-    streaming,
+    row_wise,
     weight_gradient,
 )
 from joulecast.model.framework.layer_shard import Shard
@@ -37,7 +37,7 @@ def column_forward(norm: str, name: str, s: Shard, outputs: int) -> tuple[Launch
     rows = s.norm_tokens
     fused = narrow.norms_cast and norm != ""
     width = narrow.value_bytes / DTYPE_BYTES[dtype] if fused else 1.0
-    kernel = streaming(s.config.norm, norm, rows * hidden, writes=width, dtype=dtype, rows=rows, columns=hidden)
+    kernel = row_wise(s.config.norm, norm, rows, hidden, writes=width, dtype=dtype)
     cast: tuple[Launch, ...] = ()
     if not fused:
         copies = 1 if s.implementation.splits_sequence and narrow.transposes else narrow.copies

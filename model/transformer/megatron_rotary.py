@@ -38,8 +38,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
 
 
 def _fused(s: Shard, suffix: str) -> tuple[Launch, ...]:
-    dtype = s.dtype
-    return tuple(streaming("rope", f"rotary.{part}{suffix}", values, dtype=dtype) for part, values in rotated(s))
+    return tuple(streaming("rope", f"rotary.{part}{suffix}", values, dtype=s.dtype) for part, values in rotated(s))
 
 
 def _unfused(s: Shard, name: str, whole: int) -> tuple[Launch, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, issued, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.attention import GRAPH_MASK
 from joulecast.model.transformer import (
@@ -28,6 +28,7 @@ from joulecast.model.transformer import (
 )
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.linear import Linear
+from joulecast.model.transformer.rotary import normed_parts
 
 #: Cycles of an SM for a value that is rotated, forward and backward: 16 kernels of one row [estimates, +-4 %].
 ROTATED, ROTATED_GRADIENT = 0.79, 1.15
@@ -92,7 +93,7 @@ def _norm(name: str, s: Shard, *, reads: int, writes: int) -> Launch:
     rows, columns, dtype = s.norm_tokens, s.hidden, s.dtype
     pattern = "add" if reads else s.config.norm
     read, written = _wide(s) + reads, 1 + writes * _wide(s)
-    return streaming(pattern, name, rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns)
+    return row_wise(pattern, name, rows, columns, reads=read, writes=written, dtype=dtype)
 
 
 def _residual(s: Shard) -> Launch:
@@ -124,9 +125,7 @@ def _norm_backward(norm: str, entered: str, s: Shard, accumulate: bool, *, branc
     read, written = branches + 2 * _wide(s), _wide(s) + s.implementation.autocast
     return (
         *eager.enter_backward(entered, s),
-        streaming(
-            "mul", f"{norm}.grad", rows * columns, reads=read, writes=written, dtype=dtype, rows=rows, columns=columns
-        ),
+        row_wise("mul", f"{norm}.grad", rows, columns, reads=read, writes=written, dtype=dtype),
         replace(gamma, completes="" if accumulate else f"{norm}.weight"),
         *sums,
     )
@@ -148,19 +147,17 @@ def _activation(s: Shard) -> Launch:
 
 def _activation_backward(s: Shard) -> Launch:
     gated, elements = s.config.gated_mlp, s.tokens * s.ffn
-    dtype = s.dtype
-    return streaming("mul", "activation.grad", elements, reads=2 + gated, writes=1 + gated, dtype=dtype)
+    return streaming("mul", "activation.grad", elements, reads=2 + gated, writes=1 + gated, dtype=s.dtype)
 
 
 def _rotary(s: Shard) -> tuple[Launch, ...]:
     """Rotation of queries and of keys, which are repeated for every head, as values are."""
-    dtype, values = s.dtype, s.tokens * s.heads * s.config.head_dim
-    share = s.kv_heads / s.heads
-    copy = streaming("copy", "rotary.value.repeat", values, reads=share, dtype=dtype) if share < 1 else None
+    values, share = s.tokens * s.heads * s.config.head_dim, s.kv_heads / s.heads
+    copy = streaming("copy", "rotary.value.repeat", values, reads=share, dtype=s.dtype)
     return (
-        *(_rotated("rotary.query", values, ROTATED, 1.0, s)),
-        *(_rotated("rotary.key", values, ROTATED, share, s)),
-        *((copy,) if copy is not None else ()),
+        *_rotated("rotary.query", values, ROTATED, 1.0, s),
+        *_rotated("rotary.key", values, ROTATED, share, s),
+        *((copy,) if share < 1 else ()),
     )
 
 
@@ -184,22 +181,13 @@ def _rotated(name: str, values: float, cycles: float, reads: float, s: Shard) ->
 
 def _head_norms(s: Shard) -> tuple[Launch, ...]:
     """Norms of query and key heads in one kernel each."""
-    if not s.config.qk_norm:
-        return ()
-    heads = (("query", s.heads), ("key", s.kv_heads))
-    width, dtype = s.config.head_dim, s.dtype
-    return tuple(streaming("unary", f"{part}_norm", s.tokens * count * width, dtype=dtype) for part, count in heads)
+    return tuple(streaming("unary", f"{part}_norm", n * size, dtype=s.dtype) for part, n, size in normed_parts(s))
 
 
 def _head_norms_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`_head_norms`."""
-    if not s.config.qk_norm:
-        return ()
     launches: list[Launch] = []
-    width, dtype = s.config.head_dim, s.dtype
-    for part, count in (("key", s.kv_heads), ("query", s.heads)):
-        weight = f"{part}_norm.weight"
-        one = streaming("mul", f"{part}_norm.grad", s.tokens * count * width, reads=2, dtype=dtype)
-        launches.append(replace(one, completes="" if accumulate else weight))
-        launches += eager.accumulation(weight, width, dtype, accumulate)
+    for part, rows, columns in reversed(normed_parts(s)):
+        made = streaming("mul", f"{part}_norm.grad", rows * columns, reads=2, dtype=s.dtype)
+        launches += eager.gradient_of(f"{part}_norm.weight", made, s.config.head_dim, s.dtype, accumulate)
     return tuple(launches)

@@ -23,6 +23,7 @@ from joulecast.model.transformer import (
     modules_activation,
     modules_experts,
     modules_mixer,
+    modules_mlp,
     pytorch_norm,
     rotary,
     torchtitan_rotary,
@@ -117,8 +118,7 @@ def _attention_forward(s: Shard) -> tuple[Launch, ...]:
 
 def _attention_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_attention_forward`."""
-    dtype = s.dtype
-    parts = (widened(f"attention.{part}.grad.widen", values, dtype) for part, values in _rounded_for_attention(s))
+    parts = (widened(f"attention.{part}.grad.widen", values, s.dtype) for part, values in _rounded_for_attention(s))
     return (*masked_attention.backward(s), *parts, *masked_attention.summed(s.between))
 
 
@@ -135,7 +135,7 @@ def _mlp_half_forward(s: Shard) -> tuple[Launch, ...]:
     return (
         *pytorch_norm.block_forward("norm2", s),
         *eager.enter_forward("up", s),
-        *_mlp_forward(s),
+        *modules_mlp.forward(linear.first_products(s), s, s.between),
         *autocast_linear.forward(linear.down(s), s, wide=modules_activation.gives_fp32(s)),
         *eager.leave_forward("down", s),
         *dropout.forward("down", s.between),
@@ -152,7 +152,7 @@ def _mlp_half_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
         *dropout.backward("down", s.between),
         *eager.leave_backward("down", s),
         *autocast_linear.backward(linear.down(s), s, accumulate, wide=modules_activation.gives_fp32(s)),
-        *_mlp_backward(s, accumulate),
+        *modules_mlp.backward(linear.first_products(s), s, s.between, accumulate, _branches("up", s)),
         *pytorch_norm.half_backward("norm2", "up", s, accumulate),
     )
 
@@ -211,32 +211,6 @@ def _branch_gradient(name: str, s: Shard) -> tuple[Launch, ...]:
 
 def _torchtitan(s: Shard) -> bool:
     return s.implementation.modules == "torchtitan"
-
-
-def _mlp_forward(s: Shard) -> tuple[Launch, ...]:
-    """First products and activation."""
-    *gate, up = linear.first_products(s)
-    if not gate:
-        return (*autocast_linear.forward(up, s), *modules_activation.forward(s.between))
-    return (
-        *autocast_linear.forward(gate[0], s),
-        *modules_activation.gate(s.between),
-        *autocast_linear.forward(up, s),
-        *modules_activation.gate_product(s.between),
-    )
-
-
-def _mlp_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    *gate, up = linear.first_products(s)
-    if not gate:
-        return (*modules_activation.backward(s.between), *autocast_linear.backward(up, s, accumulate))
-    return (
-        *modules_activation.gate_product_backward(s.between),
-        *autocast_linear.backward(up, s, accumulate),
-        *modules_activation.gate_backward(s.between),
-        *autocast_linear.backward(gate[0], s, accumulate),
-        _branches("up", s),
-    )
 
 
 def _projections_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:

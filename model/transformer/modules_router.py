@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from joulecast.model.framework.launches import Launch, linear_forward, streaming
+from joulecast.model.framework.launches import Launch, linear_forward, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer import masked_values, row_operators
@@ -39,7 +39,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     product = linear_forward("router", tokens, experts.count, s.hidden, dtype)
     chosen = row_operators.choice(tokens, experts.count)
     if experts.bias:
-        return (product, chosen, _softmax(tokens, experts.active, dtype))
+        return (product, chosen, row_wise("softmax", "router.softmax", tokens, experts.active, dtype=dtype))
     if experts.router == "grouped sigmoid":
         return (*_wide_product(s), *_sigmoid(s), *_grouped(s), chosen, *_weights(s))
     scores = tokens * experts.count
@@ -48,7 +48,8 @@ def forward(s: Shard) -> tuple[Launch, ...]:
         return (product, widen, *_sigmoid(s), chosen, *_weights(s))
     small = rounded("router.weights.round", tokens * experts.active)
     ends = _weights(s) if experts.wide_weights else (small,)
-    return (product, widen, _softmax(tokens, experts.count, "fp32"), chosen, *ends)
+    softmax = row_wise("softmax", "router.softmax", tokens, experts.count, dtype="fp32")
+    return (product, widen, softmax, chosen, *ends)
 
 
 def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -56,7 +57,8 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     experts, tokens, dtype = experts_of(s), s.norm_tokens, s.dtype
     chosen = tokens * experts.active
     if experts.bias:
-        return (_softmax_gradient(tokens, experts.active, dtype), *_put(s, dtype), *_product_backward(s, accumulate))
+        softmax = row_wise("mul", "router.softmax.grad", tokens, experts.active, reads=2, dtype=dtype)
+        return (softmax, *_put(s, dtype), *_product_backward(s, accumulate))
     if experts.wide_weights:
         factor = ("factor",) if experts.router == "grouped sigmoid" else ()
         first = _small("router.weights.grad", (*factor, *CHOSEN_BACKWARD), chosen)
@@ -66,20 +68,11 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     if "sigmoid" in experts.router:
         gradient = streaming("mul", "router.sigmoid.grad", scores, reads=2, dtype="fp32")
     else:
-        gradient = _softmax_gradient(tokens, experts.count, "fp32")
+        gradient = row_wise("mul", "router.softmax.grad", tokens, experts.count, reads=2, dtype="fp32")
     if experts.router == "grouped sigmoid":
         return (*first, *_put(s, "fp32"), gradient, *_wide_product_backward(s, accumulate))
     narrow = rounded("router.grad.round", scores)
     return (*first, *_put(s, "fp32"), gradient, narrow, *_product_backward(s, accumulate))
-
-
-def _softmax(tokens: int, columns: int, dtype: str) -> Launch:
-    return streaming("softmax", "router.softmax", tokens * columns, dtype=dtype, rows=tokens, columns=columns)
-
-
-def _softmax_gradient(tokens: int, columns: int, dtype: str) -> Launch:
-    values = tokens * columns
-    return streaming("mul", "router.softmax.grad", values, reads=2, dtype=dtype, rows=tokens, columns=columns)
 
 
 def _sigmoid(s: Shard) -> tuple[Launch, ...]:

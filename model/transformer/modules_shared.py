@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from joulecast.model.framework.launches import Launch, input_gradient, linear_forward, streaming, weight_gradient
 from joulecast.model.framework.layer_shard import Shard
-from joulecast.model.transformer import autocast_linear, expert_weights, linear, modules_activation
+from joulecast.model.transformer import autocast_linear, expert_weights, linear, modules_mlp
 from joulecast.model.transformer import eager_layer as eager
 from joulecast.model.transformer.expert_rows import experts_of
 
@@ -20,7 +20,7 @@ def forward(s: Shard) -> tuple[Launch, ...]:
     if not s.ffn:
         return ()
     return (
-        *_first_forward(s),
+        *modules_mlp.forward(linear.shared_first(s), s, s),
         *autocast_linear.forward(linear.shared_down(s), s),
         *_scaled(s),
         eager.residual_addition("shared.add", s),
@@ -31,37 +31,12 @@ def backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`forward`, and its sum with that of the routed experts' input."""
     if not s.ffn:
         return ()
+    branches = eager.residual_addition("shared.grad.branches", s)
     return (
         *_scaled_backward(s, accumulate),
         *autocast_linear.backward(linear.shared_down(s), s, accumulate),
-        *_first_backward(s, accumulate),
+        *modules_mlp.backward(linear.shared_first(s), s, s, accumulate, branches),
         eager.residual_addition("shared.grad.join", s),
-    )
-
-
-def _first_forward(s: Shard) -> tuple[Launch, ...]:
-    """First products and activation."""
-    *gate, up = linear.shared_first(s)
-    if not gate:
-        return (*autocast_linear.forward(up, s), *modules_activation.forward(s))
-    return (
-        *autocast_linear.forward(gate[0], s),
-        *modules_activation.gate(s),
-        *autocast_linear.forward(up, s),
-        *modules_activation.gate_product(s),
-    )
-
-
-def _first_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
-    *gate, up = linear.shared_first(s)
-    if not gate:
-        return (*modules_activation.backward(s), *autocast_linear.backward(up, s, accumulate))
-    return (
-        *modules_activation.gate_product_backward(s),
-        *autocast_linear.backward(up, s, accumulate),
-        *modules_activation.gate_backward(s),
-        *autocast_linear.backward(gate[0], s, accumulate),
-        eager.residual_addition("shared.grad.branches", s),
     )
 
 

@@ -9,14 +9,17 @@ Shared experts are a tensor-parallel MLP beside that. A grouped product runs exp
 router's weights scale what the experts' activation makes, in its kernel, so that nothing needs the experts' results
 again.
 
-Experts may work in a narrower width (:mod:`.latent_experts`); those with biases and clamps add kernels
-(:mod:`.biased_experts`). What is sent to experts in FP8 is cast once before the exchange and not again behind it: the
-other copy, for the gradient of a weight, is made where that is taken.
+Experts may work in a narrower width (LatentMoE, Nemotron 3 Super's ``moe_latent_size``): what goes to them is projected
+to it before it is permuted, and the sum of their results back behind their return, by products that every
+tensor-parallel rank has whole (``fc1_latent_proj`` and ``fc2_latent_proj``, ``TELinear`` with
+``parallel_mode="duplicated"``). Those with biases and clamps add kernels (:mod:`.biased_experts`). What is sent to
+experts in FP8 is cast once before the exchange and not again behind it: the other copy, for the gradient of a weight,
+is made where that is taken.
 
 With ``fused_experts`` the first product applies the activation and casts what it makes, and the second one's gradient
 does so with its gradient: grouped products of cuteDSL, by Megatron-Core's report on experts (arXiv 2603.07685, 6.1).
 
-Source: Megatron-Core ``moe_layer`` and ``TEGroupedMLP``.
+Sources: Megatron-Core ``moe_layer`` and ``TEGroupedMLP``; NVIDIA, Nemotron 3 (LatentMoE), technical report.
 """
 
 from __future__ import annotations
@@ -29,7 +32,6 @@ from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 from joulecast.model.transformer import (
     biased_experts,
-    latent_experts,
     megatron_mlp,
     narrow_kernels,
     stored_narrow,
@@ -58,6 +60,8 @@ from joulecast.model.transformer.megatron_norm import norm_backward, recomputed_
 #: Recipes whose copies of all experts' rows one kernel of Transformer Engine makes (``multi_tensor_quantize``, and its
 #: grouped kernels of NVFP4); cuteDSL's products have such a kernel too. Others are cast expert by expert.
 CAST_TOGETHER = ("delayed", "nvfp4")
+#: Products to the width in which experts work, and back.
+DOWN, UP = "experts.latent_down", "experts.latent_up"
 
 
 def forward(s: Shard) -> tuple[Launch, ...]:
@@ -68,11 +72,11 @@ def forward(s: Shard) -> tuple[Launch, ...]:
 
 def _experts_forward(s: Shard) -> tuple[Launch, ...]:
     """Everything between the norm and the residual addition."""
-    e, width = expert_shard(s), row_width(s)
+    e, width, latent = expert_shard(s), row_width(s), experts_of(s).latent
     return (
         *router_forward(s),
         *_shared_forward(s),
-        *latent_experts.into(s),
+        *(linear.whole_forward(s, DOWN, latent) if latent else ()),
         *permuted(copies("permute", s, e, reads=random_reads(s)), s),
         *_cast_to_send("dispatch", s),
         *to_experts("dispatch", s, e, weighted=True),
@@ -85,21 +89,21 @@ def _experts_forward(s: Shard) -> tuple[Launch, ...]:
         *padded("experts.unpad", s, e),
         *from_experts("combine", s, e),
         *permuted(copies("unpermute", s, e, writes=1 / experts_of(s).active), s),
-        *latent_experts.out_of(s),
+        *(linear.whole_forward(_within(s), UP, s.hidden) if latent else ()),
         *((eager.residual_addition("shared.add", s),) if s.ffn else ()),
     )
 
 
 def backward(s: Shard) -> tuple[Launch, ...]:
     """From the gradient behind the residual addition to the one before the norm."""
-    e, run, width = expert_shard(s), s.implementation, row_width(s)
+    e, run, width, latent = expert_shard(s), s.implementation, row_width(s), experts_of(s).latent
     act, sent = biased_experts.activation(s, e), run.narrow_dispatch
     made = _cast("experts.down.input", s, e, e.ffn)
     return (
         *eager.branch_scaling("norm2.branch.grad.scale", s),
         *recomputed_norm("norm2", s),
         *(_experts_forward(s) if run.recomputes("moe") else ()),
-        *latent_experts.out_of_backward(s),
+        *(linear.whole_backward(_within(s), UP, s.hidden) if latent else ()),
         *permuted(copies("unpermute.grad", s, e, reads=random_reads(s)), s),
         *_cast_to_send("combine.grad", s, gradient=True),
         *to_experts("combine.grad", s, e),
@@ -116,7 +120,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *padded("experts.pad.grad", s, e),
         *from_experts("dispatch.grad", s, e, weighted=True),
         *permuted(copies("permute.grad", s, e, writes=1 / experts_of(s).active), s),
-        *latent_experts.into_backward(s),
+        *((*linear.whole_backward(s, DOWN, latent), eager.residual_addition(f"{DOWN}.grad.join", s)) if latent else ()),
         *(_shared_forward(s) if run.recomputes("shared_experts") else ()),
         *_shared_backward(s),
         *_router_backward(s),
@@ -124,6 +128,11 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         *norm_backward("norm2", s),
         eager.residual_addition("norm2.grad.join", s),
     )
+
+
+def _within(s: Shard) -> Shard:
+    """The same tokens in the width in which experts work."""
+    return replace(s, config=replace(s.config, hidden=experts_of(s).latent))
 
 
 def _weights_grad(s: Shard, e: ExpertShard) -> Launch:
@@ -182,8 +191,7 @@ def _gate(s: Shard, suffix: str) -> tuple[Launch, ...]:
     """Scaling of the shared experts' result by a gate of its own."""
     if not experts_of(s).shared_gate:
         return ()
-    values = s.stream_values
-    return (streaming("mul", f"shared.gate{suffix}", values, reads=2, dtype=s.dtype),)
+    return (streaming("mul", f"shared.gate{suffix}", s.stream_values, reads=2, dtype=s.dtype),)
 
 
 def _grouped_forward(

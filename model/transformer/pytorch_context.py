@@ -34,7 +34,7 @@ SUMS = "fp32"
 def forward(s: Shard) -> tuple[Launch, ...]:
     """Attention of one rank, with its communication and what joins its steps."""
     ranks, own = s.implementation.context_parallel, _every_head(s)
-    repeated = streaming("copy", "attention.keys.repeat", kv_values(own), reads=_share(s), dtype=_dtype(s))
+    repeated = streaming("copy", "attention.keys.repeat", kv_values(own), reads=_share(s), dtype=s.dtype)
     out = [repeated, *_sent(own), local_step(own, "forward")]
     for number in range(1, ranks):
         out += _arrived(own, step(own, "forward", number), number)
@@ -54,7 +54,7 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         sent_since = not _gathers(s) and number < ranks - 1
         out += [replace(added[0], waits=True, outstanding=int(sent_since)), *added[1:], *_passed_on(own)]
     narrow = rounded("attention.grad.round", queries + keys)
-    summed = streaming("reduce", "attention.keys.grad.sum", keys, writes=_share(s), dtype=_dtype(s))
+    summed = streaming("reduce", "attention.keys.grad.sum", keys, writes=_share(s), dtype=s.dtype)
     return (*out, replace(narrow, waits=True), summed)
 
 
@@ -71,10 +71,6 @@ def _share(s: Shard) -> float:
     return s.kv_heads / s.heads
 
 
-def _dtype(s: Shard) -> str:
-    return s.dtype
-
-
 def _step_keys(s: Shard, number: int) -> float:
     """Values of the gradients of keys and values that a later step gives."""
     return kv_values(s) * (0.5 if step_queries(s, number) == s.tokens else 1.0)
@@ -83,9 +79,9 @@ def _step_keys(s: Shard, number: int) -> float:
 def _sent(s: Shard) -> tuple[Launch, ...]:
     """Keys and values in one buffer, and its first way to others."""
     ranks, values = s.implementation.context_parallel, kv_values(s)
-    size = values * DTYPE_BYTES[_dtype(s)]
+    size = values * DTYPE_BYTES[s.dtype]
     moved = _communication(s, "all_gather", ranks * size) if _gathers(s) else _communication(s, "ring_step", size)
-    return streaming("cat", "attention.keys.pack", values, dtype=_dtype(s)), moved
+    return streaming("cat", "attention.keys.pack", values, dtype=s.dtype), moved
 
 
 def _arrived(s: Shard, kernel: Launch, number: int, *, behind: int = 0) -> tuple[Launch, ...]:
@@ -115,7 +111,7 @@ def _joined(s: Shard, values: float) -> tuple[Launch, ...]:
         return (streaming("add", name, values, reads=1.5, dtype=SUMS),)
     anew = (streaming("cat", f"{name}.anew", whole, dtype=SUMS),) if values < whole else ()
     return (
-        widened(f"{name}.widen", values, _dtype(s)),
+        widened(f"{name}.widen", values, s.dtype),
         streaming("add", f"{name}.difference", values, reads=2, dtype=SUMS),
         streaming("unary", f"{name}.scaled", values, dtype=SUMS),
         streaming("add", name, values, reads=2, dtype=SUMS),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from joulecast.model.framework.launches import Launch, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.transformer import eager_layer as eager
@@ -37,18 +35,17 @@ def forward(name: str, s: Shard) -> tuple[Launch, ...]:
         values, dtype = s.stream_values, s.dtype
         weights = (widened(f"{name}.{part}.widen", s.hidden, dtype) for part in ("weight", "bias"))
         return (widened(f"{name}.widen", values, dtype), *weights, eager.norm_forward(name, s.in_fp32))
+    if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted" or not _fused(s):
+        return _alone(name, s.stream)
+    # One is added to a layer norm's weight, as transformers writes Nemotron's.
+    return (streaming("unary", f"{name}.weight.shift", s.hidden, dtype=s.stream.dtype), *_alone(name, s.stream))
+
+
+def _alone(name: str, s: Shard) -> tuple[Launch, ...]:
+    """A norm of values in the shard's type."""
     if liger_kernels.swaps_norms(s):
-        return (liger_kernels.norm_forward(name, s.stream, s.norm_tokens, s.hidden),)
-    if unfused(s):
-        return unfused_norm.forward(name, s.stream, s.norm_tokens, s.hidden)
-    return (*_shifted(name, s), eager.norm_forward(name, s.stream))
-
-
-def _shifted(name: str, s: Shard) -> tuple[Launch, ...]:
-    """One added to a layer norm's weight, as transformers writes Nemotron's."""
-    if s.implementation.modules != "transformers" or s.config.norm_formula != "shifted":
-        return ()
-    return (streaming("unary", f"{name}.weight.shift", s.hidden, dtype=s.stream.dtype),)
+        return (liger_kernels.norm_forward(name, s, s.norm_tokens, s.hidden),)
+    return unfused_norm.forward(name, s, s.norm_tokens, s.hidden) if unfused(s) else (eager.norm_forward(name, s),)
 
 
 def block_forward(name: str, s: Shard) -> tuple[Launch, ...]:
@@ -60,10 +57,7 @@ def branch_forward(name: str, s: Shard) -> tuple[Launch, ...]:
     """Norm and scaling between a block and the residual stream, where the model has them; narrow under autocast."""
     if not eager.after_block(s):
         return eager.branch_norm_forward(name, s)
-    norm = eager.branch_norm(name, s)
-    if liger_kernels.swaps_norms(s):
-        return (liger_kernels.norm_forward(norm, s, s.norm_tokens, s.hidden),)
-    return unfused_norm.forward(norm, s, s.norm_tokens, s.hidden) if unfused(s) else (eager.norm_forward(norm, s),)
+    return _alone(eager.branch_norm(name, s), s)
 
 
 def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
@@ -73,9 +67,7 @@ def branch_backward(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]
     norm = eager.branch_norm(name, s)
     kernels, _ = eager.norm_backward(norm, s, accumulate)
     _, sums = eager.norm_backward(norm, s.stream, accumulate)
-    if undone := _undone(s):
-        kernels = undone(norm, s, s.norm_tokens, s.hidden, "" if accumulate else f"{norm}.weight")
-    return (*kernels, *sums)
+    return (*(_undone(norm, s, accumulate) or kernels), *sums)
 
 
 def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...], tuple[Launch, ...]]:
@@ -84,17 +76,19 @@ def backward(name: str, s: Shard, accumulate: bool) -> tuple[tuple[Launch, ...],
         kernels, sums = eager.norm_backward(name, s.in_fp32, accumulate)
         return (*kernels, rounded(f"{name}.grad.round", s.stream_values)), sums
     kernels, sums = eager.norm_backward(name, s.stream, accumulate)
-    if undone := _undone(s):
-        done = "" if accumulate else f"{name}.weight"
-        kernels = undone(name, s.stream, s.norm_tokens, s.hidden, done)
-    return kernels, sums
+    return _undone(name, s.stream, accumulate) or kernels, sums
 
 
-def _undone(s: Shard) -> Callable[..., tuple[Launch, ...]] | None:
-    """Gradient of a norm that is not PyTorch's fused one."""
-    if liger_kernels.swaps_norms(s):
-        return liger_kernels.norm_backward
-    return unfused_norm.backward if unfused(s) else None
+def _undone(name: str, s: Shard, accumulate: bool) -> tuple[Launch, ...]:
+    """Gradient of a norm that is not PyTorch's fused one; empty for that."""
+    if _fused(s):
+        return ()
+    undone = liger_kernels.norm_backward if liger_kernels.swaps_norms(s) else unfused_norm.backward
+    return undone(name, s, s.norm_tokens, s.hidden, "" if accumulate else f"{name}.weight")
+
+
+def _fused(s: Shard) -> bool:
+    return not (liger_kernels.swaps_norms(s) or unfused(s))
 
 
 def last_needed(name: str, s: Shard) -> tuple[str, int]:

@@ -6,7 +6,7 @@ them fused, on strided views of the joint projection's output.
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, norm_gradients, streaming
+from joulecast.model.framework.launches import Launch, norm_gradients, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 
 
@@ -86,11 +86,10 @@ def normed_parts(s: Shard) -> tuple[tuple[str, int, int], ...]:
 def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
     """Norm of every query and key head (Qwen3), or of all together: a copy to contiguous memory, then the kernel."""
     launches: list[Launch] = []
-    dtype = s.dtype
     for part, rows, columns in normed_parts(s):
         launches += [
-            streaming("strided_unary", f"{part}_norm.copy", rows * columns, dtype=dtype),
-            streaming("rmsnorm", f"{part}_norm", rows * columns, dtype=dtype, rows=rows, columns=columns),
+            streaming("strided_unary", f"{part}_norm.copy", rows * columns, dtype=s.dtype),
+            row_wise("rmsnorm", f"{part}_norm", rows, columns, dtype=s.dtype),
         ]
     return tuple(launches)
 
@@ -98,14 +97,13 @@ def head_norm_forward(s: Shard) -> tuple[Launch, ...]:
 def head_norm_backward(s: Shard, accumulate: bool) -> tuple[Launch, ...]:
     """Gradient of :func:`head_norm_forward`."""
     launches: list[Launch] = []
-    dtype = s.dtype
     for part, rows, columns in reversed(normed_parts(s)):
         weight = f"{part}_norm.weight"
-        kernel, gamma = norm_gradients(f"{part}_norm", rows, columns, dtype, "" if accumulate else weight)
+        kernel, gamma = norm_gradients(f"{part}_norm", rows, columns, s.dtype, "" if accumulate else weight)
         launches.append(kernel)
         if s.config.qk_norm_plain:
             continue
         launches.append(gamma)
         if accumulate:
-            launches.append(streaming("add", f"{weight}.accumulate", columns, reads=2, dtype=dtype, completes=weight))
+            launches.append(streaming("add", f"{weight}.accumulate", columns, reads=2, dtype=s.dtype, completes=weight))
     return tuple(launches)

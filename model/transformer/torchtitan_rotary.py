@@ -33,10 +33,9 @@ def _parts(s: Shard, name: str) -> tuple[tuple[str, int], ...]:
 
 
 def _widened(s: Shard, parts: tuple[tuple[str, int], ...]) -> tuple[Launch, ...]:
-    dtype = s.dtype
     if s.implementation.compiled:
-        return tuple(streaming("unary", f"{name}.widen", values, writes=2.0, dtype=dtype) for name, values in parts)
-    return tuple(widened(f"{name}.widen", values, dtype) for name, values in parts)
+        return tuple(streaming("unary", f"{name}.widen", values, writes=2.0, dtype=s.dtype) for name, values in parts)
+    return tuple(widened(f"{name}.widen", values, s.dtype) for name, values in parts)
 
 
 def _product(name: str, values: int) -> Launch:

@@ -14,7 +14,7 @@ tensors in a kernel of its own, and masks cost more (``…_third.jsonl``).
 
 from __future__ import annotations
 
-from joulecast.model.framework.launches import Launch, issued, streaming
+from joulecast.model.framework.launches import Launch, issued, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.row_softmax import PATTERN, WARP_COLUMNS
 from joulecast.model.transformer import softcap, transformers_rotary, unfused_norm
@@ -40,12 +40,14 @@ def repeated(s: Shard) -> tuple[Launch, ...]:
     """Keys and values for every head."""
     if s.heads == s.kv_heads:
         return ()
-    values, dtype = s.tokens * s.heads * s.config.head_dim, s.dtype
-    cycles, read, busy = REPEATED * values, s.kv_heads / s.heads, transformers_rotary.BUSY
-    return tuple(
-        issued("unary", f"attention.{part}.repeat", values, cycles, activity=busy, reads=read, dtype=dtype)
-        for part in ("key", "value")
-    )
+    values, share = s.tokens * s.heads * s.config.head_dim, s.kv_heads / s.heads
+    return tuple(repeat(f"attention.{part}", values, share, s) for part in ("key", "value"))
+
+
+def repeat(name: str, values: int, share: float, s: Shard) -> Launch:
+    """Heads copied for several others, so many values in all, of which there were a ``share``."""
+    busy = transformers_rotary.BUSY
+    return issued("unary", f"{name}.repeat", values, REPEATED * values, activity=busy, reads=share, dtype=s.dtype)
 
 
 def summed(s: Shard) -> tuple[Launch, ...]:
@@ -126,7 +128,7 @@ def row_softmax(s: Shard, dtype: str = "fp32") -> Launch:
     """Softmax of every row of scores: up to 2,048 of them by a warp that holds a row, else by a block."""
     scores, name = score_count(s), "attention.softmax"
     if s.sequence > WARP_COLUMNS:
-        return streaming(PATTERN, name, scores, dtype=dtype, rows=score_rows(s), columns=s.sequence)
+        return row_wise(PATTERN, name, score_rows(s), s.sequence, dtype=dtype)
     return issued("unary", name, scores, ROW_SOFTMAX * scores, activity=1.0, dtype=dtype)
 
 
@@ -157,7 +159,7 @@ def _softmax_with_sinks_backward(s: Shard) -> tuple[Launch, ...]:
             "unary", "attention.softmax.grad", longer, SOFTMAX_GRADIENT * longer, activity=1.0, reads=2, dtype=dtype
         ),
         streaming("unary", "attention.shifted.grad", longer, dtype=dtype),
-        streaming("reduce", "attention.max.grad", longer, writes=1 / columns, dtype=dtype, rows=rows, columns=columns),
+        row_wise("reduce", "attention.max.grad", rows, columns, writes=1 / columns, dtype=dtype),
         streaming("fill", "attention.max.grad.fill", longer, reads=0, dtype=dtype),
         streaming("unary", "attention.max.grad.put", rows, dtype=dtype),
         streaming("add", "attention.max.grad.add", longer, reads=2, dtype=dtype),

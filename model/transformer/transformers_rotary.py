@@ -7,6 +7,7 @@ their gradient a copy turns queries and keys back.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TypeAlias
 
 from joulecast.model.framework.launches import Launch, one_by_one, streaming
@@ -98,25 +99,34 @@ def backward(s: Shard) -> tuple[Launch, ...]:
         return _paired_backward(s)
     if s.config.half_rotary and not wide_table(s):
         return _halves(s, ".grad", _HALVES_BACKWARD)
-    dtype = s.dtype
     parts = _parts(s) if wide_table(s) else ()
-    launches = [widened(f"rotary.{part}.grad.widen", whole, dtype) for part, whole in parts]
+    launches = [widened(f"rotary.{part}.grad.widen", whole, s.dtype) for part, whole in parts]
     for part, whole in reversed(_parts(s)):
         name, values = f"rotary.{part}.grad", whole * s.config.rotary_fraction
-        launches += [
-            *_product(f"{name}.sin", values, s),
-            _paced(f"{name}.neg", values / 2, SIGN, s),
-            streaming("fill", f"{name}.slice1.fill", values, reads=0, dtype=dtype),
-            _paced(f"{name}.slice1.copy", values / 2, HALF, s),
-            streaming("fill", f"{name}.slice2.fill", values, reads=0, dtype=dtype),
-            _paced(f"{name}.slice2.copy", values / 2, HALF, s),
-            streaming("add", f"{name}.slices", values, reads=2, dtype=dtype),
-            *_product(f"{name}.cos", values, s),
-            _paced(f"{name}.add", values, SUM_GRADIENT, s, reads=2),
-        ]
+        launches += _undone(name, values, s)
         if parted(s):
             launches += _parted(name, whole, values, s)
     return tuple(launches)
+
+
+def _undone(name: str, values: float, s: Shard, *, wide: bool = False) -> tuple[Launch, ...]:
+    """Gradient of a rotation, each of whose halves is put among zeros; ``wide``: all of it in fp32."""
+    dtype, width = ("fp32", 2) if wide else (s.dtype, 1)
+    halves = (
+        (
+            streaming("fill", f"{name}.slice{half}.fill", values, reads=0, dtype=dtype),
+            _paced(f"{name}.slice{half}.copy", values / 2, HALF, s, reads=width, writes=width),
+        )
+        for half in (1, 2)
+    )
+    return (
+        *_product(f"{name}.sin", values, s, wide=wide),
+        _paced(f"{name}.neg", values / 2, SIGN, s, reads=width, writes=width),
+        *chain.from_iterable(halves),
+        streaming("add", f"{name}.slices", values, reads=2, dtype=dtype),
+        *_product(f"{name}.cos", values, s, wide=wide),
+        _paced(f"{name}.add", values, SUM_GRADIENT, s, reads=2 * width, writes=width),
+    )
 
 
 #: Operations on halves of heads, cycles of an SM for a value of each, and tensors read.
@@ -180,27 +190,16 @@ def _paired_backward(s: Shard) -> tuple[Launch, ...]:
     """Gradient of :func:`_paired`: of every second value each half is put among zeros."""
     launches = [widened(f"rotary.{part}.grad.widen", whole, s.dtype) for part, whole in _parts(s)]
     for part, whole in reversed(_parts(s)):
-        name = f"rotary.{part}.grad"
-        launches += [
-            _paced(f"{name}.sin", whole, WIDE_PRODUCT, s, reads=2, writes=2),
-            _paced(f"{name}.neg", whole / 2, SIGN, s, reads=2, writes=2),
-            streaming("fill", f"{name}.slice1.fill", whole, reads=0, dtype="fp32"),
-            _paced(f"{name}.slice1.copy", whole / 2, HALF, s, reads=2, writes=2),
-            streaming("fill", f"{name}.slice2.fill", whole, reads=0, dtype="fp32"),
-            _paced(f"{name}.slice2.copy", whole / 2, HALF, s, reads=2, writes=2),
-            streaming("add", f"{name}.slices", whole, reads=2, dtype="fp32"),
-            _paced(f"{name}.cos", whole, WIDE_PRODUCT, s, reads=2, writes=2),
-            _paced(f"{name}.add", whole, SUM_GRADIENT, s, reads=4, writes=2),
-        ]
+        launches += _undone(f"rotary.{part}.grad", whole, s, wide=True)
     return (*launches, *(rounded(f"rotary.{part}.grad.round", whole) for part, whole in reversed(_parts(s))))
 
 
-def _product(name: str, values: float, s: Shard) -> tuple[Launch, ...]:
-    """Product of a gradient with cosine or sine; of a wide one it is rounded."""
-    if not wide_table(s):
+def _product(name: str, values: float, s: Shard, *, wide: bool) -> tuple[Launch, ...]:
+    """Product of a gradient with cosine or sine; of a wide table it is rounded unless all is ``wide``."""
+    if not (wide or wide_table(s)):
         return (_paced(name, values, PRODUCT_GRADIENT, s),)
-    wide = _paced(name, values, WIDE_PRODUCT, s, reads=2, writes=2)
-    return (wide, rounded(f"{name}.round", values))
+    product = _paced(name, values, WIDE_PRODUCT, s, reads=2, writes=2)
+    return (product,) if wide else (product, rounded(f"{name}.round", values))
 
 
 def turned(part: str, s: Shard) -> tuple[Launch, ...]:
@@ -225,7 +224,12 @@ def queries_scaled(s: Shard, suffix: str = "") -> tuple[Launch, ...]:
 
 def joined_heads(values: float, s: Shard) -> tuple[Launch, ...]:
     """Queries, keys and values of heads joined value by value, and turned to tokens first."""
-    return (_paced("qkv.cat", values, JOINED, s), turn("qkv.clone", values, s))
+    return (joined("qkv.cat", values, s), turn("qkv.clone", values, s))
+
+
+def joined(name: str, values: float, s: Shard) -> Launch:
+    """Parts of heads joined value by value."""
+    return _paced(name, values, JOINED, s)
 
 
 def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
@@ -234,6 +238,5 @@ def turn(name: str, values: float, s: Shard, dtype: str = "") -> Launch:
 
 
 def _paced(name: str, values: float, cycles: Cycles, s: Shard, *, reads: float = 1.0, writes: float = 1.0) -> Launch:
-    dtype = s.dtype
     each = cycles if isinstance(cycles, float) else cycles[s.batch == 1]
-    return one_by_one("unary", name, values, each, activity=BUSY, reads=reads, writes=writes, dtype=dtype)
+    return one_by_one("unary", name, values, each, activity=BUSY, reads=reads, writes=writes, dtype=s.dtype)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard
 from joulecast.model.kernels.operators import DTYPE_BYTES, Gemm
 
@@ -26,7 +26,7 @@ def attention_forward(s: Shard) -> tuple[Launch, ...]:
         *_shared("repeat", s, reads=s.kv_heads / s.heads, writes=1.0),
         product("attention.scores", s, s.sequence, s.sequence, s.config.head_dim, "tn"),
         *_biased(s),
-        streaming("softmax", "attention.softmax", scores, dtype=dtype, rows=score_rows(s), columns=s.sequence),
+        row_wise("softmax", "attention.softmax", score_rows(s), s.sequence, dtype=dtype),
         *_dropped(streaming("unary", "attention.dropout", scores, writes=1.0 + _mask(dtype), dtype=dtype), s),
         product("attention.values", s, s.sequence, s.config.head_dim, s.sequence, "nn"),
     )
@@ -39,15 +39,7 @@ def attention_backward(s: Shard) -> tuple[Launch, ...]:
         product("attention.dropped.dgrad", s, s.sequence, s.sequence, width, "tn"),
         product("attention.values.dgrad", s, s.sequence, width, s.sequence, "nt"),
         *_dropped(streaming("mul", "attention.dropout.grad", scores, reads=1.0 + _mask(dtype), dtype=dtype), s),
-        streaming(
-            "log_softmax_backward",
-            "attention.softmax.grad",
-            scores,
-            reads=2,
-            dtype=dtype,
-            rows=score_rows(s),
-            columns=s.sequence,
-        ),
+        row_wise("log_softmax_backward", "attention.softmax.grad", score_rows(s), s.sequence, reads=2, dtype=dtype),
         product("attention.queries.dgrad", s, s.sequence, width, s.sequence, "nn"),
         product("attention.keys.dgrad", s, s.sequence, width, s.sequence, "nt"),
         *_shared("grad.sum", s, reads=1.0, writes=s.kv_heads / s.heads),

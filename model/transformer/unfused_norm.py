@@ -22,6 +22,7 @@ from joulecast.model.framework.launches import (
     elementwise,
     of_rows,
     one_by_one,
+    row_wise,
     streaming,
 )
 from joulecast.model.framework.layer_shard import Shard
@@ -47,35 +48,17 @@ TURNED = {
 
 
 def forward(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
-    """The norm of ``rows`` rows."""
-    values = rows * columns
-    if s.config.norm_formula == "centred":
-        return _centred(name, s, rows, columns)
+    """The norm of ``rows`` rows.
+
+    A layer norm subtracts the mean twice: for the squares, and for the values that their root divides.
+    """
+    values, centred = rows * columns, s.config.norm_formula == "centred"
     return (
         *to_fp32(f"{name}.widen", values, s.dtype),
+        *((_row_sum(f"{name}.centre", rows, columns), by_row(f"{name}.centred", values)) if centred else ()),
         elementwise(f"{name}.square", values),
-        streaming("reduce", f"{name}.mean", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns),
-        of_rows(f"{name}.epsilon", rows),
-        of_rows(f"{name}.root", rows),
-        by_row(f"{name}.scaled", values),
-        *_weighed(name, s, values, columns),
-    )
-
-
-def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]:
-    """A layer norm, which subtracts the mean twice: for the squares, and for the values that their root divides."""
-    values = rows * columns
-    means = (
-        streaming("reduce", f"{name}.{of}", values, writes=1 / columns, dtype="fp32", rows=rows, columns=columns)
-        for of in ("centre", "mean")
-    )
-    return (
-        *to_fp32(f"{name}.widen", values, s.dtype),
-        next(means),
-        by_row(f"{name}.centred", values),
-        elementwise(f"{name}.square", values),
-        next(means),
-        by_row(f"{name}.again", values),
+        _row_sum(f"{name}.mean", rows, columns),
+        *((by_row(f"{name}.again", values),) if centred else ()),
         of_rows(f"{name}.epsilon", rows),
         of_rows(f"{name}.root", rows),
         by_row(f"{name}.scaled", values),
@@ -85,20 +68,15 @@ def _centred(name: str, s: Shard, rows: int, columns: int) -> tuple[Launch, ...]
 
 def _weighed(name: str, s: Shard, values: int, columns: int) -> tuple[Launch, ...]:
     """Values times the weight, and rounded."""
-    dtype = s.dtype
-    narrow = from_fp32(f"{name}.round", values, dtype)
+    narrow = from_fp32(f"{name}.round", values, s.dtype)
     if s.config.norm_formula == "rounded":
-        return (*narrow, by_column(f"{name}.weighed", values, dtype))
+        return (*narrow, by_column(f"{name}.weighed", values, s.dtype))
     if s.config.norm_formula == "mixed":
         return (_by_weight(f"{name}.weighed", s, values), *narrow)
-    widen = (streaming("unary", f"{name}.weight.widen", columns, writes=2, dtype=dtype),) if narrow else ()
-    shift = () if s.config.norm_formula == "centred" else (_shift(name, columns),)
-    return (*widen, *shift, by_column(f"{name}.weighed", values, "fp32"), *narrow)
-
-
-def _shift(name: str, columns: int) -> Launch:
-    """One added to the weight."""
-    return streaming("unary", f"{name}.weight.shift", columns, dtype="fp32")
+    widen = (streaming("unary", f"{name}.weight.widen", columns, writes=2, dtype=s.dtype),) if narrow else ()
+    shift = streaming("unary", f"{name}.weight.shift", columns, dtype="fp32")  # one added to the weight
+    shifted = () if s.config.norm_formula == "centred" else (shift,)
+    return (*widen, *shifted, by_column(f"{name}.weighed", values, "fp32"), *narrow)
 
 
 def _by_weight(name: str, s: Shard, values: int) -> Launch:
@@ -147,7 +125,7 @@ def backward(name: str, s: Shard, rows: int, columns: int, completes: str = "") 
 
 
 def _row_sum(name: str, rows: int, columns: int) -> Launch:
-    return streaming("reduce", name, rows * columns, writes=1 / columns, dtype="fp32", rows=rows, columns=columns)
+    return row_wise("reduce", name, rows, columns, writes=1 / columns, dtype="fp32")
 
 
 def _spread(name: str, values: int) -> Launch:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from joulecast.model.architecture.experts import Experts
-from joulecast.model.framework.launches import Launch, streaming
+from joulecast.model.framework.launches import Launch, row_wise, streaming
 from joulecast.model.transformer.row_operators import choice
 
 #: Passes over the scores in the forward and in the backward, by what makes weights of them, and how many more where
@@ -30,7 +30,7 @@ def forward(experts: Experts, tokens: int, *, fused: bool) -> tuple[Launch, ...]
     scores = tokens * experts.count
     chosen = choice(tokens, experts.count)
     if fused:
-        whole = streaming("softmax", "router.softmax", scores, dtype="fp32", rows=tokens, columns=experts.count)
+        whole = row_wise("softmax", "router.softmax", tokens, experts.count, dtype="fp32")
         return (whole, chosen)
     count = GROUPED_CHOICES if _grouped(experts) else CHOICES
     passes = streaming("mul", "router.unfused", scores, dtype="fp32")

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.architecture.vision import Images, Vision
 from joulecast.model.framework.implementation import Implementation
-from joulecast.model.framework.launches import Launch, one_by_one, streaming
+from joulecast.model.framework.launches import Launch, one_by_one, row_wise, streaming
 from joulecast.model.framework.layer_shard import Shard, shard
 from joulecast.model.kernels.operators import Attention
 from joulecast.model.transformer import attention_kernel, autocast_linear, frozen, pytorch_norm
@@ -103,7 +104,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     launches += autocast_linear.forward(_patches(vision, s), s, wide=False)
     if vision.interpolated:
         launches += [
-            streaming("embedding", "patches.positions", 4 * values, dtype=dtype, rows=4 * s.tokens, columns=hidden),
+            row_wise("embedding", "patches.positions", 4 * s.tokens, hidden, dtype=dtype),
             streaming("mul", "patches.positions.weigh", 4 * values, writes=2, dtype=dtype),
             streaming("reduce", "patches.positions.sum", 4 * values, writes=0.25, dtype="fp32"),
             rounded("patches.positions.round", values),
@@ -113,7 +114,7 @@ def patches_forward(vision: Vision, s: Shard) -> tuple[Launch, ...]:
     if vision.positions:
         launches.append(streaming("add", "patches.positions.add", values, reads=2, dtype=dtype))
     if vision.window:
-        launches.append(streaming("embedding", "patches.order", values, dtype=dtype, rows=s.tokens, columns=hidden))
+        launches.append(row_wise("embedding", "patches.order", s.tokens, hidden, dtype=dtype))
     return (*launches, *(pytorch_norm.forward("patches.norm", s) if vision.norm_before else ()))
 
 
@@ -122,11 +123,9 @@ def patches_backward(vision: Vision, s: Shard, *, accumulate: bool) -> tuple[Lau
     hidden, dtype, values = s.hidden, s.dtype, s.tokens * s.hidden
     launches: list[Launch] = []
     if vision.norm_before:
-        kernels, sums = pytorch_norm.backward("patches.norm", s, accumulate)
-        launches += (*kernels, *sums)
+        launches += chain(*pytorch_norm.backward("patches.norm", s, accumulate))
     if vision.window:
-        order = streaming("embedding", "patches.grad.order", values, dtype=dtype, rows=s.tokens, columns=hidden)
-        launches.append(order)
+        launches.append(row_wise("embedding", "patches.grad.order", s.tokens, hidden, dtype=dtype))
     if vision.positions:
         rows, whole = vision.positions + vision.class_token, 4.0 if vision.interpolated else 1.0
         total = streaming("reduce", "positions.grad", whole * values, writes=rows / s.tokens, dtype=dtype)
@@ -202,8 +201,7 @@ def projected_backward(
     for index in reversed(range(vision.own_projectors)):
         launches += _projector_backward(vision, s, images, index, accumulate)
     if vision.norm_after and images.trains_tower and not vision.unread:
-        kernels, sums = pytorch_norm.backward("norm", s, accumulate)
-        launches += (*kernels, *sums)
+        launches += chain(*pytorch_norm.backward("norm", s, accumulate))
     return tuple(launches)
 
 
@@ -216,10 +214,10 @@ def _put(vision: Vision, s: Shard, hidden: int, tokens: int) -> tuple[Launch, ..
         streaming("unary", "images.put", values, reads=SCATTERED / size, writes=1.0, dtype=dtype),
     )
     deeper = (
-        streaming("embedding", "images.deep.take", rows * hidden, dtype=dtype, rows=rows, columns=hidden),
+        row_wise("embedding", "images.deep.take", rows, hidden, dtype=dtype),
         streaming("add", "images.deep.add", rows * hidden, reads=2, dtype=dtype),
         streaming("unary", "images.deep.clone", values, dtype=dtype),
-        streaming("embedding", "images.deep.put", rows * hidden, dtype=dtype, rows=rows, columns=hidden),
+        row_wise("embedding", "images.deep.put", rows, hidden, dtype=dtype),
     )
     return (*first, *deeper * vision.deep)
 
@@ -283,8 +281,7 @@ def _projector_backward(vision: Vision, s: Shard, images: Images, index: int, ac
             values = rows.tokens * inputs
             launches.append(streaming("gelu_backward", f"{name}.gelu.grad", values, reads=2, dtype=dtype))
     if of.norm:
-        kernels, sums = pytorch_norm.backward(f"{name}.norm", _normed(vision, s), accumulate)
-        launches += (*kernels, *sums)
+        launches += chain(*pytorch_norm.backward(f"{name}.norm", _normed(vision, s), accumulate))
     if of.pooled and images.trains_tower:
         values = s.tokens * s.hidden
         launches.append(streaming("unary", f"{name}.pool.grad", values, reads=vision.merge**-2, dtype=dtype))

@@ -9,17 +9,14 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.errors import InputError
 from joulecast.plan.sweep.rows import Row
 from joulecast.simulator.closed_form.trust import DOUBTFUL_ERROR, USUAL_ERROR
 
 if TYPE_CHECKING:
     from joulecast.plan.sweep.space import ConstraintsTable, Space
-
-Array = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +178,7 @@ def objectives(rows: Sequence[Row], space: Space) -> Array:
     return np.array(found, dtype=np.float64).reshape(len(space.minimise), -1).T / tokens[:, None]
 
 
-def best(values: Array, count: int) -> NDArray[np.int64]:
+def best(values: Array, count: int) -> Int:
     """Rows to look at more closely: of one objective the lowest, of several the front and what lies behind it.
 
     Of a front with more rows than are wanted some are taken, evenly spread. ``values`` has shape ``(n, objectives)``.

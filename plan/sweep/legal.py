@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Bool, Int
 from joulecast.errors import InputError
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.plan.sweep.idle import COUNTED, CP, OF_SEVERAL, Unused, repeats, spare_keys
@@ -25,8 +26,6 @@ from joulecast.simulator.plan_file.plan import PlanFrame
 from joulecast.simulator.plan_file.schedule_names import schedule_alias
 from joulecast.simulator.plan_file.stages import PP, TP, VP
 from joulecast.simulator.schedules import FOLDED, PAIRS, TWO_WAY
-
-Int = NDArray[np.int64]
 
 #: Keys that split the model and the batch, in the order in which they are joined.
 SPLITS = (TP, PP, VP, MICRO_BATCH, SCHEDULE)
@@ -188,13 +187,8 @@ def _models(space: Space, plans: Plans) -> list[ModelConfig]:
     """Every model that the space offers."""
     names = ("workload.model", "workload.layers")
     offered = [[(name, value) for value in space.values(name)] for name in names if name in space.keys]
-    return [_first_frame(plans, space, dict(chosen)).model for chosen in itertools.product(*offered)]
-
-
-def _first_frame(plans: Plans, space: Space, fixed: Mapping[str, Any]) -> PlanFrame:
-    """A frame with these values, and the first of every other axis."""
-    first = {key: values[0] for key, values in space.axes if values is not None}
-    return plans.frame(first | dict(fixed))
+    others = {key: values[0] for key, values in space.axes if values is not None}
+    return [plans.frame(others | dict(chosen)).model for chosen in itertools.product(*offered)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +260,6 @@ def _without_repeats(places: Int, sizes: _Sizes, choices: Mapping[str, Sequence[
 
 
 Chosen = Mapping[str, NDArray[Any]]
-Bool = NDArray[np.bool_]
 Rule = Callable[[_Sizes, Chosen], Bool]
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,7 +83,8 @@ class Forecaster:
         self._space = space
         self._shared = Shared()
         self._sites: dict[object, SiteModel | None] = {}
-        self._memory_bytes: dict[str, float] = {}
+        # Memory of a GPU, whose file is read once [bytes].
+        self._memory_of = cache(lambda gpu: load_gpu(gpu).number("memory_bytes"))
 
     @cached_property
     def combinations(self) -> Combinations:
@@ -119,12 +120,6 @@ class Forecaster:
             if fullest.total_bytes <= memory:
                 fitting.append(Fitting(number, values, plan, fullest, memory))
         return illegal, fitting
-
-    def _memory_of(self, gpu: str) -> float:
-        """Memory of a GPU, whose file is read once [bytes]."""
-        if gpu not in self._memory_bytes:
-            self._memory_bytes[gpu] = load_gpu(gpu).number("memory_bytes")
-        return self._memory_bytes[gpu]
 
     def _rows(self, fitting: Sequence[Fitting]) -> tuple[Row, ...]:
         """Rows of plans that fit."""

@@ -166,7 +166,7 @@ def run_sweep(
     with Workers(workers, dask) as pool, closing(Journal(partial, header, resume=resume)) as journal:
         if resume and note is not None:
             note(_continued(partial, journal))
-        sweep = _Sweep(space, combinations, pool, journal, progress or _silent)
+        sweep = _Sweep(space, combinations, pool, journal, progress or (lambda done, of, what: None))
         rows = sweep.evaluate()
         if not rows:
             journal.remove()  # no other constraint or objective would find more in it
@@ -185,10 +185,6 @@ def _continued(partial: Path | None, journal: Journal) -> str:
         return f"{partial} is not there: the sweep begins anew"
     torn = "; its torn last line was dropped" if journal.torn else ""
     return f"{partial} holds {len(done.rows)} plans in closed form and {len(done.simulated)} simulated ones{torn}"
-
-
-def _silent(done: int, of: int, what: str) -> None:
-    pass
 
 
 def _result(

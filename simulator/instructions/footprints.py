@@ -14,6 +14,7 @@ from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.simulator.instructions.replicas import state_shards
 from joulecast.simulator.plan_file.implementation import implementation_of
 from joulecast.simulator.plan_file.plan import Plan
+from joulecast.simulator.plan_file.recomputation import idle_modules
 from joulecast.simulator.plan_file.rollout import engine_bytes
 from joulecast.simulator.plan_file.ways_out import finetunes, smaller_trainings, splitting_sizes, splitting_states
 from joulecast.simulator.schedules import BOTH_ENDS, SHIPPED, build_schedule, most_in_flight, peak_in_flight
@@ -94,13 +95,12 @@ def _selective(plan: Plan) -> Iterator[tuple[RecomputeModule, ...]]:
         return
     if model.norm_place != "before" or model.shared_norm:
         return
-    experts = model.experts is not None
-    has = {"moe_act": experts, "mla_up_proj": model.latent is not None, "shared_experts": experts, "moe": experts}
-    chosen: set[RecomputeModule] = {"core_attn"}
+    idle = idle_modules(plan)
+    chosen: set[RecomputeModule] = set()
     if plan.schedule.recompute == "selective":
         chosen = set(run.recompute_modules)
     for module in CHEAPEST_FIRST:
-        if module not in chosen and has.get(module, True):
+        if module not in {*chosen, *idle}:
             chosen = {*chosen, module} - ({"moe_act", "shared_experts"} if module == "moe" else set())
             yield tuple(sorted(chosen))
 

@@ -20,6 +20,7 @@ from joulecast.simulator.plan_file.pairs import pair_assumptions
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.power import limit_assumptions
 from joulecast.simulator.plan_file.prediction import prediction_assumptions
+from joulecast.simulator.plan_file.recomputation import recomputation_assumptions
 from joulecast.simulator.plan_file.site import site_assumptions
 from joulecast.simulator.plan_file.stored import stored_assumptions
 
@@ -34,6 +35,7 @@ def plan_assumptions(plan: Plan, description: GpuDescription) -> tuple[str, ...]
         *site_assumptions(plan, description),
         *overlap_assumptions(plan),
         *attention_assumptions(plan, description),
+        *recomputation_assumptions(plan),
         *document_assumptions(plan),
         *deterministic_assumptions(plan),
         *layer_assumptions(plan),

@@ -36,6 +36,32 @@ def with_defaults(implementation: Implementation, keys: Collection[str]) -> Impl
     )
 
 
+def idle_modules(plan: Plan) -> dict[str, str]:
+    """Parts of a layer that take no less memory computed again, and why."""
+    model, kinds = plan.workload.model, plan.workload.model.kinds
+    experts = [kind.experts for kind in kinds if kind.experts is not None]
+    unfused = plan.implementation.attention_backend == "unfused"
+    needed: dict[str, tuple[object, str]] = {
+        "core_attn": (unfused, "attention is one kernel, which keeps no scores"),
+        "layernorm": (experts or model.latent, "Transformer Engine's norms are part of the products behind them"),
+        "mla_up_proj": (model.latent, "the model has no latent attention"),
+        "mlp": (len(experts) < len(kinds), "all layers have experts"),
+        "moe_act": (experts, "the model has no experts"),
+        "shared_experts": (any(one.shared_ffn for one in experts), "the model has no shared experts"),
+        "moe": (experts, "the model has no experts"),
+    }
+    return {module: why for module, (need, why) in needed.items() if not need}
+
+
+def recomputation_assumptions(plan: Plan) -> tuple[str, ...]:
+    """What is computed again without need."""
+    if plan.schedule.recompute != "selective":
+        return ()
+    idle = idle_modules(plan)
+    again = [module for module in plan.implementation.recompute_modules if module in idle]
+    return tuple(f"computing {module} again takes no less memory here: {idle[module]}" for module in again)
+
+
 def check_recomputation(plan: Plan, source: Source) -> None:
     """Parts of a layer are computed again selectively and by Megatron, some of the layers in full and by PyTorch."""
     run, way = plan.implementation, plan.schedule.recompute

@@ -79,10 +79,17 @@ class Source:
         kind: type[InputError] = InputError,
     ) -> InputError:
         """An error at ``key`` of this input."""
-        if key is not None and any(key == one or key.startswith(f"{one}.") for one in self.overridden):
-            return kind(message, file=f"{self.file or ''} (--set)".strip(), key=key, remedy=remedy)
         line = self.line_of(key) if key is not None and self.text else None
+        if key is not None and self._is_overridden(key, line):
+            return kind(message, file=f"{self.file or ''} (--set)".strip(), key=key, remedy=remedy)
         return kind(message, file=self.file, line=line, key=key, remedy=remedy)
+
+    def _is_overridden(self, key: str, line: int | None) -> bool:
+        """Whether what stands at ``key`` is not the file's; a table may be, whatever was set in it."""
+        if any(key == one or key.startswith(f"{one}.") for one in self.overridden):
+            return True
+        in_file = line is not None and line != self.line_of(key.rpartition(".")[0])
+        return not in_file and any(one.startswith(f"{key}.") for one in self.overridden)
 
     def refuse(
         self,

@@ -28,6 +28,8 @@ ORDER = (
     *("predict", "convert", "compare", "sweep", "front", "choose", "calibrate", "validate", "profile", "plot"),
     *("gpus", "models", "nodes", "networks", "sites", "doctor"),
 )
+#: What the parser of options raises; Typer names only one of its kinds.
+USAGE: Any = typer.BadParameter.__base__
 #: Exit status of what was interrupted, as shells have it.
 INTERRUPTED = 130
 
@@ -100,11 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             # The name is that of the script however it was started: completion and usage lines depend on it.
             given = sys.argv[1:] if arguments is None else list(arguments)
-            build_app(given[0] if given else "")(args=given, prog_name="joulecast")
+            app = build_app(given[0] if given else "")
+            status = app(args=given, prog_name="joulecast", standalone_mode=False)
         finally:
             sys.stdout.flush()  # while what it meets can still be told
     except JoulecastError as error:
         _stop(error)
+    except USAGE as error:
+        if type(error).show is not USAGE.show:  # help, where a command of a group was not named
+            error.show()
+            sys.exit(error.exit_code)
+        _stop(_misused(error))
+    except typer.Abort:  # a question was not answered
+        print("Aborted!", file=sys.stderr)
+        sys.exit(1)
     except ModuleNotFoundError as error:
         from joulecast.extras import missing_package
 
@@ -126,6 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _stop(InputError(f"the answer cannot be written: {error.strerror}", remedy="Make room, or write elsewhere."))
     except KeyboardInterrupt:  # before or after the command's own work
         sys.exit(INTERRUPTED)
+    sys.exit(status)
+
+
+def _misused(error: Any) -> InputError:
+    """What the parser of options found, said as other wrong input is."""
+    said = error.format_message().rstrip(".")
+    command = error.ctx.command_path if error.ctx else "joulecast"
+    remedy = None if said.endswith("?") else f"`{command} --help` lists what it takes."
+    return InputError(said[:1].lower() + said[1:], remedy=remedy)
 
 
 def _ready_streams() -> None:

@@ -169,16 +169,23 @@ def counted(count: int, thing: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3, alike: float = 0.5) -> list[str]:
-    """Known names closest in spelling to ``name``, best first; at least this alike (difflib's ratio).
+    """Known names closest in spelling to ``name``, best first; at least this alike (difflib's ratio), all of them or as
+    far as their first hyphen.
 
     Before them come names that begin with all of it, or are, as far as their first hyphen, one of its words.
 
     >>> nearest("A100", ["a40", "a100-sxm", "h100-sxm"]), nearest("NVIDIA H100 80GB HBM3", ["gh200", "h100-sxm"])
-    (['a100-sxm', 'a40', 'h100-sxm'], ['h100-sxm'])
+    (['a100-sxm', 'h100-sxm', 'a40'], ['h100-sxm'])
+    >>> nearest("h2000", ["gh200", "b200", "h200-sxm"])[0]
+    'h200-sxm'
     """
     by_fold, word = {k.lower(): k for k in known}, short(name.lower())
     words = set(re.split(r"[^a-z0-9.]+", word))
-    close = difflib.get_close_matches(word, by_fold, n=max(1, len(by_fold)), cutoff=alike)
+    forms: dict[str, list[str]] = {}
+    for k in by_fold:
+        for form in {k, k.split("-")[0]}:
+            forms.setdefault(form, []).append(k)
+    close = [k for form in difflib.get_close_matches(word, forms, n=1 + len(forms), cutoff=alike) for k in forms[form]]
     begin = [k for k in by_fold if len(word) > 1 and (k.startswith(word) or k.split("-")[0] in words)]
     begin.sort(key=lambda k: difflib.SequenceMatcher(None, word, k).ratio(), reverse=True)
     return [by_fold[k] for k in dict.fromkeys([*begin, *close])][:count]

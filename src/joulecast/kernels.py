@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecast.arguments import named, number
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.extras import data_frame
 from joulecast.model.forecasts import INTERVAL
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from joulecast.model.kernels.tile_use import TileUse
 
 
-def _first(values: NDArray[np.float64] | None) -> float:
+def _first(values: Array | None) -> float:
     return float("nan") if values is None else float(values[0])
 
 

@@ -50,7 +50,7 @@ def fake_torch(hip: str | None = None) -> Any:
 def test_where_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(clock_counter, "ClockCounter", lambda *rest: made.append(rest) or "a counter")
-    monkeypatch.setattr(clock_counter, "compiled", lambda: None)
+    monkeypatch.setattr(clock_counter, "compiled", lambda _: None)
     assert clock_counter_for(fake_torch(), GPU) == "a counter" and len(made) == 1
     assert clock_counter_for(fake_torch(), SimpleNamespace(type="cpu")) is None
     assert clock_counter_for(fake_torch(hip="6.4"), GPU) is None
@@ -61,7 +61,7 @@ def test_where_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     "error", [ImportError("no module named triton"), RuntimeError("no C compiler"), KeyError("sm")]
 )
 def test_without_a_compiler_nothing_is_counted(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail() -> None:
+    def fail(_: object) -> None:
         raise error
 
     monkeypatch.setattr(clock_counter, "compiled", fail)
@@ -75,7 +75,7 @@ def test_the_kernel_is_launched_once_on_every_sm(monkeypatch: pytest.MonkeyPatch
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
             return lambda *arguments, **options: launches.append((grid, *arguments, options))
 
-    monkeypatch.setattr(clock_counter, "compiled", Kernel)
+    monkeypatch.setattr(clock_counter, "compiled", lambda _: Kernel())
     monkeypatch.setattr(clock_counter, "ClockCounter", lambda torch, device, stamp: stamp("where"))
     clock_counter_for(fake_torch(), GPU)
     assert launches == [((132,), "where", {"num_warps": 1})]

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from joulecast.calibrate.microbenchmarks import tile_kernels, tiles
+from joulecast.calibrate.microbenchmarks import tiles
 from joulecast.errors import MeasurementError
 
 pytestmark = pytest.mark.skipif(
@@ -79,23 +79,22 @@ COMPILED = textwrap.dedent("""
     from triton import compile
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-    from joulecast.calibrate.microbenchmarks.tile_kernels import compiled
+    from joulecast.calibrate.microbenchmarks import tile_attention_kernels, tile_kernels as kernels
+    from joulecast.calibrate.microbenchmarks.triton_kernels import compiled
 
     def target(kernel, types, constants, **options):
         types = {**types, **dict.fromkeys(constants, "constexpr")}
         real = [place for place, kind in enumerate(types.values()) if kind != "constexpr"]
         aligned = {(place,): [["tt.divisibility", 16]] for place in real}
-        source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=aligned)
+        source = ASTSource(fn=compiled(kernel), signature=types, constexprs=constants, attrs=aligned)
         return compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
-    from joulecast.calibrate.microbenchmarks import tile_attention_kernels
-    names = tile_attention_kernels._backward.__code__.co_varnames[:13]
+    names = tile_attention_kernels.backward.__code__.co_varnames[:13]
     kinds = dict.fromkeys(names, "*bf16") | dict.fromkeys(("log_sum", "products", "to_query"), "*fp32")
     kinds |= {"scale": "fp32", "softmax_scale": "fp32", "length": "i32"}
     constants = {"causal": True, "width": 128, "tile_m": 32, "tile_n": 128}
-    backward = target(tile_attention_kernels.compiled().backward, kinds, constants, num_warps=8, num_stages=2)
+    backward = target(tile_attention_kernels.backward, kinds, constants, num_warps=8, num_stages=2)
     assert "wgmma" in backward.asm["ptx"] and "add.v4.f32" in backward.asm["ptx"]
-    kernels = compiled()
     product = target(
         kernels.matmul,
         {"left": "*bf16", "right": "*bf16", "out": "*bf16", "m": "i32", "n": "i32", "k": "i32"},
@@ -168,7 +167,7 @@ def test_tiles_must_divide(monkeypatch):
     from joulecast.calibrate.microbenchmarks import row_forms as forms
     from joulecast.calibrate.microbenchmarks.kernel import Bench
 
-    monkeypatch.setattr(tiles, "compiled", lambda: tile_kernels.TileKernels(*[dict.fromkeys([(1,), (2,)])] * 6))
+    monkeypatch.setattr(tiles, "compiled", lambda _: dict.fromkeys([(1,), (2,)]))
     cases = {
         "K": forms.tile_gemm_row(32, 32, 40, (16, 16, 16), 4, 2),
         "rows": forms.tile_whole_rows_row("tile_rmsnorm", 10, 64, 4, 1),

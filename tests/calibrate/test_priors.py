@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecast.calibrate.fit.priors import FIXED, GOVERNOR, collective_priors, power_priors, time_priors
+from joulecast.calibrate.fit.priors import COLLECTIVE, CONTENTION, FIXED, GOVERNOR, power_priors, time_priors
 from joulecast.calibrate.fit.tables import family_of
 from joulecast.calibrate.rows.measured import recorded_rows
 from joulecast.calibrate.rows.operators import operator_of
@@ -12,7 +12,7 @@ from joulecast.model.hardware.gpu_model import GpuModel
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.power.kernel_power import at_clock
 
-ALL = {**time_priors(), **power_priors(), **collective_priors(), **GOVERNOR, **FIXED}
+ALL = {**time_priors(), **power_priors(), **COLLECTIVE, **CONTENTION, **GOVERNOR, **FIXED}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -26,7 +26,7 @@ def test_every_start_lies_within_its_bounds(name):
 
 
 def test_searches_share_no_parameter():
-    parts = [time_priors(), power_priors(), collective_priors(), GOVERNOR, FIXED]
+    parts = [time_priors(), power_priors(), COLLECTIVE, CONTENTION, GOVERNOR, FIXED]
     assert len(ALL) == sum(len(part) for part in parts)
 
 

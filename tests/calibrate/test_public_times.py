@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,22 @@ def test_what_a_measurement_adds_to_a_kernel(tmp_path: Path) -> None:
 def test_broken_tables_are_named(tmp_path: Path, text: str, wrong: str) -> None:
     with pytest.raises(DataError, match=wrong):
         table(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", None])
+def test_a_folder_without_rows_names_those_below_it_that_have_some(tmp_path: Path, text: str | None) -> None:
+    if text:
+        (tmp_path / "other.csv").write_text(text, encoding="utf-8")
+    for name in ("rows", "tables"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "tables" / "more.csv").write_text("a,b\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"(lines|form)\.$"):
+        read_rows(tmp_path)
+    (tmp_path / "rows" / "a.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(
+        DataError, match=rf"(lines|form)\. There are JSON lines in {re.escape(str(tmp_path / 'rows'))}\.$"
+    ):
+        read_rows(tmp_path)
 
 
 def test_rows_of_other_cards_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,17 +63,27 @@ def test_wrong_plan(capsys, tmp_path, wrong, right, named):
         (["gpus", "h100-sxm"], "`joulecast gpus show h100-sxm` shows an entry of that name"),
         (["models", "llama-3.1-8b"], "`joulecast models show llama-3.1-8b`"),
         (["nodes", "dgx-h100"], "`joulecast nodes show dgx-h100`"),
-        (["plot", "nothing"], "No such command 'nothing'"),
+        (["gpus", "shw", "h200-sxm"], "no such command 'shw'. Did you mean 'show'?"),
+        (["plot", "nothing"], "no such command 'nothing'. `joulecast plot --help` lists what it takes."),
+        (["predictt"], "no such command 'predictt'. Did you mean 'predict'?"),
+        (["sweep", "space.toml", "--workers", "0"], "invalid value for '--workers': "),
+        (["predict"], "missing argument 'PLAN.toml'. `joulecast predict --help` lists what it takes."),
+        (["predict", "plan.toml", "--jsom"], "no such option: --jsom"),
+        (["--jsom"], "no such option: --jsom"),
     ],
 )
-def test_a_name_in_place_of_a_command_is_told_where_it_goes(capsys, arguments, says):
-    status, out, err = run(capsys, *arguments)
-    assert (status, out) == (2, "") and says in err
+def test_what_no_command_takes_is_told_in_one_line(capsys, arguments, says):
+    assert says in refused(capsys, *arguments)
+
+
+def test_nothing_gets_the_help(capsys):
+    status, out, err = run(capsys)
+    assert status == 2 and (out + err).startswith("Usage: joulecast [OPTIONS] COMMAND")
 
 
 def test_a_group_alone_lists_its_commands(capsys):
     _, out, err = run(capsys, "plot")
-    assert "timeline" in out + err
+    assert (out + err).startswith("Usage: joulecast plot") and "timeline" in out + err
 
 
 def test_a_plan_is_no_job_and_a_word_no_range(capsys, tmp_path):
@@ -106,6 +116,7 @@ def test_unknown_override(capsys, tmp_path):
 
 def test_unknown_gpu(capsys):
     assert "h200-sxm" in refused(capsys, "gpus", "show", "h200-smx")
+    assert "Did you mean 'h200-nvl' or 'h200-sxm'" in refused(capsys, "gpus", "show", "h2000")
 
 
 def test_unknown_model(capsys):

@@ -121,7 +121,11 @@ def test_power_moved_to_the_compute_dies_makes_products_faster(mi300x):
 @pytest.mark.parametrize(
     ("limits", "error", "said"),
     [
-        ({"compute": 20}, jc.InputError, "component_limits_w.compute.*at rest.*lowest whole limit is 57"),
+        (
+            {"compute": 20},
+            jc.InputError,
+            "component_limits_w.compute.*at rest.*needs 1 W more to work. The lowest whole limit is 57",
+        ),
         ({"compute": float("nan")}, jc.InputError, "at rest"),
         ({"compute": -5}, jc.InputError, "at rest"),
         ({"xcd": 300}, jc.UnknownNameError, "compute, hbm, io"),

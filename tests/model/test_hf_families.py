@@ -353,6 +353,23 @@ def test_types_of_layers_are_checked_without_a_window_too() -> None:
     assert read(model_type="llama", **FOUR, layer_types=["full_attention"] * 4).sliding_window == 0
 
 
+@pytest.mark.parametrize(
+    ("changed", "key"),
+    [
+        ({"layer_types": ["linear_attention"] * 4}, "layer_types"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"num_local_experts": 4}, "num_local_experts"),
+    ],
+)
+def test_what_is_wrong_with_a_text_model_is_named_with_its_table(changed: dict[str, Any], key: str) -> None:
+    text = {"model_type": "mistral", **FOUR, "sliding_window": 64}
+    assert read(model_type="mistral3", text_config=text).layers == 4
+    with pytest.raises(InputError) as caught:
+        read(model_type="mistral3", text_config={**text, **changed})
+    assert caught.value.key == f"text_config.{key}"
+
+
 @pytest.mark.parametrize("given", [[1, 0], [1, 2], "none", {}])
 def test_a_list_of_layers_without_rotary_embedding_is_checked(given: object) -> None:
     if not given:  # as none at all: every fourth layer has none

@@ -6,6 +6,7 @@ Within each package, the order of its parts is that of the list in its docstring
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,17 @@ def test_imports_among_the_parts_of_a_package_point_one_way(package):
         if part != "__init__" and (found := upward(package, part, ast.parse(path.read_text(encoding="utf-8")))):
             wrong[path.relative_to(ROOT).as_posix()] = found
     assert wrong == {}
+
+
+def test_no_modules_need_each_other():
+    """Any module can be the first that a program imports."""
+    names = {path: "joulecast." + ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES}
+    needed = {
+        name: {one for node in at_import_time(ast.parse(path.read_text(encoding="utf-8"))) for one in imports(node)}
+        & set(names.values())
+        for path, name in names.items()
+    }
+    TopologicalSorter(needed).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("package", OF_PARTS)

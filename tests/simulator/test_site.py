@@ -306,6 +306,25 @@ def test_bad_input_gives_one_readable_error(overrides: list[str], parts: list[st
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("table", "place"),
+    [
+        ("[site]", " (--set) [site.gpu_price_per_hour]"),
+        ("[site]\ngpu_price_per_hour = {b200 = 4}", ":LINE [site.gpu_price_per_hour]"),
+        ("[site.gpu_price_per_hour]\nb200 = 4", ":LINE [site.gpu_price_per_hour]"),
+    ],
+)
+def test_a_table_that_only_set_fills_is_not_looked_for_in_the_file(tmp_path: Path, table: str, place: str) -> None:
+    file = tmp_path / "plan.toml"
+    before = SMALL.read_text(encoding="utf-8")
+    assert "[site" not in before
+    file.write_text(f"{before}\n{table}\n", encoding="utf-8")
+    line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if "gpu_price" in text or text == table)
+    with pytest.raises(InputError) as caught:
+        load_plan(file, ["site.gpu_price_per_hour.h200=3.2"])
+    assert f"plan.toml{place.replace('LINE', str(line))}" in str(caught.value)
+
+
 def test_another_currency_with_its_own_prices() -> None:
     own = ["site.currency=EUR", "site.electricity_price_per_kwh=0.2", "site.hardware_price_per_gpu=25000"]
     assert site_of(*own).currency == "EUR"

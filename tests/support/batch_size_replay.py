@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.plan.limits.batch_size import FORECAST_SD, STOP_AT, make_sampler
 from joulecast.plan.limits.power_limits import JobPoint, choose
-
-Float = NDArray[np.float64]
 
 #: Relative deviation of flat beliefs, as good as unknown.
 _FLAT_SD = 1e4
@@ -79,12 +77,12 @@ class Replay:
         Batch size with which each recurrence reached the target, shape ``(n,)``.
     """
 
-    cost: Float
+    cost: Array
     best: float
-    batch_size: NDArray[np.int64]
+    batch_size: Int
 
     @property
-    def regret(self) -> Float:
+    def regret(self) -> Array:
         """Cumulative cost beyond that of always running the best arm, relative to one run of it, shape ``(n,)``."""
         return np.asarray(np.cumsum(self.cost / self.best - 1.0))
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Int
 from joulecast.errors import GuardError
 from joulecast.simulator.events.segment_program import Program
 from joulecast.simulator.events.segments import COMMUNICATION, COMPUTE, Segment
 
-Int = NDArray[np.int64]
 #: Delays after which a time is: from the compute stream, the communication stream and the input's arrival [ns].
 Delays = tuple[int, int, int]
 #: A delay so negative that it never decides.

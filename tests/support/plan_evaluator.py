@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.launches import Launch
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel, gpu_model
@@ -44,8 +44,8 @@ def iteration_evaluator(
     waiting_mhz = float(clocks[prepared.wait_columns[-1]]) if wait_clock_mhz is None else wait_clock_mhz
     makers = {kernels: SegmentMaker(kernels, model) for kernels in prepared.kernels}
     idle = idle_power_w(clocks, model)
-    durations: list[NDArray[np.int64]] = []
-    energies: list[NDArray[np.float64]] = []
+    durations: list[Int] = []
+    energies: list[Array] = []
     types: list[list[int]] = []
     of_ranks = zip(prepared.program.ranks, prepared.kernels, prepared.tables, prepared.columns, strict=True)
     for rank, kernels, table, columns in of_ranks:
@@ -69,7 +69,7 @@ def iteration_evaluator(
     )
 
 
-def length_ns(maker: SegmentMaker, launches: Sequence[Launch]) -> NDArray[np.int64]:
+def length_ns(maker: SegmentMaker, launches: Sequence[Launch]) -> Int:
     """Length of an instruction at every clock, as the engine finds it [ns]."""
     operator = np.array([maker.kernels.operators.index(launch.operator) for launch in launches])
     taken = maker.durations_ns(launches, operator)

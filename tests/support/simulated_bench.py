@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from simulated_truth import Truth
 
+from joulecast.arrays import Array
 from joulecast.calibrate.power_profile.campaign import Campaign, Options
-from joulecast.calibrate.power_profile.protocol import Array, Channel, ClockRead, Run, Series
+from joulecast.calibrate.power_profile.protocol import Channel, ClockRead, Run, Series
 from joulecast.calibrate.power_profile.result import PowerProfile
 
 #: Time after a run for which its power is followed before the card counts as resting, in falling times.

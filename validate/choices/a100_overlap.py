@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Bool
 from joulecast.calibrate.rows.measured import Measured, Row
 from joulecast.calibrate.studies.a100_overlap_fit import (
     LayerFit,
@@ -131,7 +131,7 @@ def _refuse_other_card(rows: Sequence[LayerRow], gpu: GpuModel) -> None:
             )
 
 
-def _deal(rows: Sequence[LayerRow], folds: int) -> list[NDArray[np.bool_]]:
+def _deal(rows: Sequence[LayerRow], folds: int) -> list[Bool]:
     """Which rows each fold leaves out; windows are dealt in order."""
     windows = sorted({row.window for row in rows})
     return [
@@ -140,7 +140,7 @@ def _deal(rows: Sequence[LayerRow], folds: int) -> list[NDArray[np.bool_]]:
     ]
 
 
-def _left_out(rows: Sequence[LayerRow], out: NDArray[np.bool_], way: str, gpu: GpuModel, data: str) -> _Answered:
+def _left_out(rows: Sequence[LayerRow], out: Bool, way: str, gpu: GpuModel, data: str) -> _Answered:
     training, asked = list(compress(rows, ~out)), list(compress(rows, out))
     fit = _fit(training, gpu, data)
     return _Answered(asked, way, _forecasts(fit, asked), _rule(fit, asked), [_nearest(r, training) for r in asked])

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import gpu_model
-from joulecast.validate.scoring.metrics import Array
 from joulecast.validate.scoring.regret import CHOSEN_BY, by_energy, forecast, line, measured, problems, regret
 from joulecast.validate.scoring.result import ScoredRow
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.arrays import Array
 from joulecast.model.hardware.description import GpuDescription
-from joulecast.validate.scoring.metrics import Array
 from joulecast.validate.scoring.regret import CHOSEN_BY, by_energy, forecast, measured, problems, regret
 from joulecast.validate.scoring.result import ScoredRow
 

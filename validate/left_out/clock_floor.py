@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.clock_sweeps.likeness import likeness
 from joulecast.calibrate.clock_sweeps.rows import SweepRow, WorkloadKey
 from joulecast.validate.left_out.smoother import each_from_the_others
 from joulecast.validate.scoring.result import Prediction
-
-Array = NDArray[np.float64]
 
 #: Candidates for length [ln(setting)] and noise [share of the smooth function's spread].
 LENGTHS, NOISES = (0.2, 0.4, 0.8, 1.6), (0.01, 0.03, 0.1, 0.3, 1.0)

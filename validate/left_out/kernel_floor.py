@@ -20,15 +20,13 @@ from dataclasses import fields
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.fit.unclocked import is_unclocked
 from joulecast.calibrate.rows.operators import group_key, operator_of
 from joulecast.model.kernels.operators import Attention, Gemm, Operator, Streaming
 from joulecast.validate.left_out.smoother import each_from_the_others
 from joulecast.validate.scoring.result import Prediction, ScoredRow
-
-Array = NDArray[np.float64]
 
 #: Fields of an operator that count as sizes; those of text and truth count as words.
 SIZES: dict[type, tuple[str, ...]] = {

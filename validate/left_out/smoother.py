@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.calibrate.clock_sweeps.residuals import left_out_errors
-
-Array = NDArray[np.float64]
 
 
 def each_from_the_others(

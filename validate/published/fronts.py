@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.calibrate.rows.measured import Measured, Row
-from joulecast.calibrate.studies.pipeline_plans import Float, PipelineJob, make_job
+from joulecast.calibrate.studies.pipeline_plans import PipelineJob, make_job
 from joulecast.errors import InputError
 from joulecast.model.architecture.hf import load_model
 from joulecast.model.hardware.description import GpuDescription
@@ -49,10 +49,10 @@ PROTOCOL = (
 class _Forecast:
     """Forecasts of the ``n`` plans of a front; the first is the one that the others are compared with."""
 
-    time_s: Float
-    energy_j: Float
+    time_s: Array
+    energy_j: Array
     ends: Intervals
-    clock_mhz: Float
+    clock_mhz: Array
 
 
 def run_fronts(data: str | Path, gpu: str | None = None) -> SuiteResult:
@@ -155,14 +155,14 @@ def _forecast(rows: Sequence[FrontRow], gpu: str | None) -> _Forecast:
     return _Forecast(whole, energy_j, ends, _busy_clock(job, executed, time))
 
 
-def _busy_clock(job: PipelineJob, executed: Float, time: Float) -> Float:
+def _busy_clock(job: PipelineJob, executed: Array, time: Array) -> Array:
     """Harmonic mean clock of each plan over the time that its instructions take, for rules of 1/clock [MHz]."""
     spent = executed * time
     return np.asarray(spent.sum(axis=(1, 2, 3)) / (spent / job.clocks_mhz).sum(axis=(1, 2, 3)))
 
 
 def _amounts(
-    prepared: Prepared, executed: Float, time: Float, columns: NDArray[np.int64], description: GpuDescription
+    prepared: Prepared, executed: Array, time: Array, columns: Int, description: GpuDescription
 ) -> KernelAmounts:
     """What the plans spend in each kernel."""
     kernels = prepared.kernels[0]
@@ -228,7 +228,7 @@ def _ratios(rows: Sequence[FrontRow], found: _Forecast) -> list[ScoredRow]:
 
 
 def _prediction(
-    time: float, energy: float, time_ends: Float, energy_ends: Float, power_ends: Float | None = None
+    time: float, energy: float, time_ends: Array, energy_ends: Array, power_ends: Array | None = None
 ) -> Prediction:
     """One plan, or its ratio to another, of whose power nothing is said."""
     low, high = (None, None) if power_ends is None else (float(energy / time * end) for end in power_ends)

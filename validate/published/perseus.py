@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.arrays import Array
 from joulecast.calibrate.rows.measured import Measured, Row
-from joulecast.calibrate.studies.pipeline_plans import Float, PipelineJob, PlanReadings, choose_plans, make_job
+from joulecast.calibrate.studies.pipeline_plans import PipelineJob, PlanReadings, choose_plans, make_job
 from joulecast.calibrate.studies.pipeline_plans_fit import FittedJob, PlanForecast, fit_job
 from joulecast.errors import InputError
 from joulecast.model.hardware.catalogue import load_gpu
@@ -27,7 +28,7 @@ from joulecast.model.power.kernel_power import wait_power_w
 from joulecast.model.uncertainty import NINETY_PERCENT
 from joulecast.validate.published.perseus_files import WORKLOAD, PlanRow, read_plans
 from joulecast.validate.scoring.metrics import as_array
-from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted
+from joulecast.validate.scoring.result import Answer, Prediction, ScoredRow, SuiteResult, Unpredicted, unpredicted
 from joulecast.validate.scoring.summary import summarise
 
 #: Catalogue names of the artifact's cards by their name in the data, and their power while blocked on communication as
@@ -85,12 +86,7 @@ def run_perseus(data: str | Path, gpu: str | None = None) -> SuiteResult:
         gpu=gpu or ", ".join(sorted({rows[0].key[0] for rows in groups.values()})),
         rows=tuple(scored),
         summary=summarise(scored),
-        skipped=tuple(
-            (row.name, answer.reason)
-            for workload in workloads
-            for row, answer in zip(workload.rows, workload.answers, strict=True)
-            if isinstance(answer, Unpredicted)
-        ),
+        skipped=tuple(one for workload in workloads for one in unpredicted(workload.rows, workload.answers)),
         protocol=_protocol(workloads),
         details={"rule": RULE, "workloads": [w.details for w in workloads if w.details]},
     )
@@ -158,7 +154,7 @@ def _readings(job: PipelineJob, rows: Sequence[PlanRow]) -> PlanReadings:
     return PlanReadings(iteration, total, energy, times)
 
 
-def _stage_times(times: Mapping[tuple[int, int], float], stages: int) -> Float:
+def _stage_times(times: Mapping[tuple[int, int], float], stages: int) -> Array:
     """Mean over the GPUs of each stage that were measured, shape ``(s, 2)``; NaN where none was."""
     ranks = 1 + max((rank for rank, _ in times), default=0)
     found = np.full((stages, 2), np.nan)
@@ -235,7 +231,7 @@ def _row(row: PlanRow) -> Row:
 
 def _details(rows: Sequence[PlanRow], numbers: Sequence[int], fitted: FittedJob) -> dict[str, Any]:
     curves = fitted.curves
-    limits: Float = np.clip(curves.limit_clock_mhz, 0.0, fitted.form.job.gpu.max_clock_mhz)
+    limits: Array = np.clip(curves.limit_clock_mhz, 0.0, fitted.form.job.gpu.max_clock_mhz)
     return {
         "name": rows[numbers[0]].workload_name,
         "fitted_plans": [rows[i].key[2] for i in numbers],

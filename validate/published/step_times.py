@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Bool
 from joulecast.calibrate.published.left_out import by_gpu, by_source, left_out, may_be_fitted
 from joulecast.calibrate.published.plans import PlannedRow, plan_row
 from joulecast.calibrate.published.rows import PublishedRow, read_published
@@ -111,7 +111,7 @@ def _forecasts(
 class _Protocol:
     """Which rows are left out together, in words, and whether their factors are found far from the shipped ones."""
 
-    parts: Sequence[NDArray[np.bool_]]
+    parts: Sequence[Bool]
     words: str
     far: bool = False
 
@@ -167,7 +167,7 @@ def _refitted(
     )
 
 
-def every_other(planned: Sequence[PlannedRow], count: int) -> NDArray[np.bool_]:
+def every_other(planned: Sequence[PlannedRow], count: int) -> Bool:
     """``count`` rows, spread evenly over the file, of those that may be fitted."""
     usable = [i for i, one in enumerate(planned) if may_be_fitted(one)]
     chosen = np.zeros(len(planned), dtype=bool)

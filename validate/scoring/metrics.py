@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from joulecast.arrays import Array
 
 
 def as_array(values: Sequence[float | None]) -> Array:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from joulecast.validate.scoring.metrics import Array, as_array
+from joulecast.arrays import Array
+from joulecast.validate.scoring.metrics import as_array
 from joulecast.validate.scoring.result import ScoredRow
 
 #: Quantities to choose by, and their words.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,13 +104,18 @@ class Unpredicted:
 Answer = Prediction | Unpredicted
 
 
-def guarded(predict: Any, gpu: Any, row: Row) -> Answer:
+def guarded(predict: Callable[..., Answer], gpu: Any, row: Row) -> Answer:
     """The prediction of a row on a GPU; one that cannot be expressed says why, and the others go on."""
     try:
-        answer: Answer = predict(gpu, row)
+        return predict(gpu, row)
     except InputError as error:
         return Unpredicted(str(error))
-    return answer
+
+
+def unpredicted(rows: Sequence[Any], answers: Sequence[object]) -> tuple[tuple[str, str], ...]:
+    """Rows without a prediction, with the reason."""
+    pairs = zip(rows, answers, strict=True)
+    return tuple((row.name, answer.reason) for row, answer in pairs if isinstance(answer, Unpredicted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from joulecast.arrays import Array
 from joulecast.validate.scoring import metrics
 from joulecast.validate.scoring.result import Prediction, ScoredRow
 
@@ -68,7 +69,7 @@ def figures(rows: Sequence[ScoredRow]) -> dict[str, Any]:
     return result
 
 
-def _column(rows: Sequence[ScoredRow], side: str, quantity: str) -> metrics.Array:
+def _column(rows: Sequence[ScoredRow], side: str, quantity: str) -> Array:
     return metrics.as_array([getattr(getattr(row, side), quantity) for row in rows])
 
 

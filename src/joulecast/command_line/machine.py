@@ -173,6 +173,7 @@ def abilities(present: set[str], cards: Sequence[Mapping[str, Any]]) -> dict[str
     """What can be done here, and what is missing for the rest."""
     fit = {"scipy", "tomlkit", "pandas"} - present
     measure = _why_not_measure(present, cards)
+    tiles = "triton" in present or _simulated(cards)
     fitting = 'no: pip install "joulecast[fit]"'
     return {
         "predict, gpus, models": "yes",
@@ -183,7 +184,7 @@ def abilities(present: set[str], cards: Sequence[Mapping[str, Any]]) -> dict[str
         "plot": "yes" if "matplotlib" in present else 'no: pip install "joulecast[plot]"',
         "calibrate --passive": measure or (fitting if fit else "yes"),
         "calibrate --active": measure or _why_not_set(cards) or (fitting if fit else "yes, after asking"),
-        "measure kernels with given tiles": measure or _why_not_tiles(present, cards) or "yes",
+        "measure kernels with given tiles": measure or ("yes" if tiles else "no: triton is missing"),
         "measure energy by component": measure or _components(cards),
         "measure collectives": measure or ("yes" if len(cards) > 1 else "no: it takes two GPUs"),
     }
@@ -196,10 +197,6 @@ def _why_not_measure(present: set[str], cards: Sequence[Mapping[str, Any]]) -> s
         errors = [f["message"] for card in cards for f in card["findings"] if f["severity"] == "error"]
         return f"no: {errors[0]}"
     return "" if "torch" in present or _simulated(cards) else 'no: pip install "joulecast[torch]"'
-
-
-def _why_not_tiles(present: set[str], cards: Sequence[Mapping[str, Any]]) -> str:
-    return "" if "triton" in present or _simulated(cards) else "no: triton is missing"
 
 
 def _simulated(cards: Sequence[Mapping[str, Any]]) -> bool:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from joulecast.command_line import output
+from joulecast.errors import InputError, did_you_mean
 
 
 class Shown(TyperGroup):
@@ -18,7 +19,10 @@ class Shown(TyperGroup):
         """The command that the first word names."""
         word = args[0]
         if word not in self.commands and not word.startswith("-"):
-            ctx.fail(f"No such command {word!r}. `{ctx.command_path} show {word}` shows an entry of that name.")
+            entry = f"`{ctx.command_path} show {word}` shows an entry of that name."
+            raise InputError(
+                f"no such command {word!r}", remedy=did_you_mean(word, self.commands, alike=0.7, otherwise=entry)
+            )
         return super().resolve_command(ctx, args)
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from joulecast.plan.sweep.result import SweepResult
     from joulecast.plan.sweep.space import Space
 
+#: Lines of the table for people.
+LINES = 20
+
 
 def sweep(
     space: Annotated[Path, typer.Argument(metavar="SPACE.toml", help="A plan whose values may be lists or ranges.")],
@@ -106,10 +109,6 @@ def print_result(result: SweepResult, space: Space) -> None:
         print(f"\nBest by {result.minimise[0]} of each GPU and number of them")
         output.print_table(_lines(result.of_each_cluster, space))
     output.print_assumed(result.to_dict()["notes"])
-
-
-#: Lines of the table for people.
-LINES = 20
 
 
 def _lines(rows: Sequence[dict[str, Any]], space: Space) -> list[dict[str, Any]]:

@@ -44,6 +44,8 @@ ROLES: dict[str, tuple[str, str]] = {
     "series7": ("#7f8890", "#9aa4ae"),
 }
 
+#: Roles on whose light colour dark letters are legible.
+BRIGHT = ("onchip", "clock", "vector", "backward", "waiting", "communication", "link")
 #: Marker of each of the series, so that colour is not the only difference; a star is what a chart points out.
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "hexagon")
 

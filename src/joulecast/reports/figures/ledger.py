@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.reports.figures.figure import new_figure, styled
 from joulecast.reports.numbers import unit_for
-from joulecast.reports.palette import role_of, scheme, word
+from joulecast.reports.palette import BRIGHT, role_of, scheme, word
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 #: Share of the longest row from which a part has its share written on it.
 LABELLED = 0.07
-#: Parts on whose colour dark letters are legible.
-BRIGHT = ("onchip", "clock", "vector", "backward", "waiting", "communication", "link")
 
 
 @styled

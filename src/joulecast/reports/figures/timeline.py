@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.reports.figures.figure import new_figure, styled
 from joulecast.reports.numbers import Unit, unit_for
-from joulecast.reports.palette import role_of, scheme, word
+from joulecast.reports.palette import BRIGHT, role_of, scheme, word
 from joulecast.reports.series.slots import crowded, slots_of
 from joulecast.reports.series.timeline import COMMUNICATION_ROLES, limit_words
 
@@ -120,9 +120,8 @@ def _instructions(
         if bar.microbatch >= 0 and bar.end_s - bar.start_s > least_share * timeline.time_s:
             start, length = _span(bar.start_s, bar.end_s, unit)
             place = (start + length / 2, row[0] + row[1] / 2)
-            dark = role_of(bar.kind) in ("backward", "communication", "waiting")
             axis.text(*place, str(bar.microbatch), ha="center", va="center_baseline", fontsize=6.5,
-                      color=colour["ink"] if dark else "white")  # fmt: skip
+                      color=colour["ink"] if role_of(bar.kind) in BRIGHT else "white")  # fmt: skip
     waits = [_span(a, b, unit) for a, b in lane.waits(timeline.time_s)]
     axis.broken_barh(waits, row, facecolor="white", edgecolor=colour["waiting"], hatch="////", lw=0)
 

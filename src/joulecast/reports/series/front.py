@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError
 from joulecast.plan.knobs.time_limit import ROOM, none_within
 from joulecast.reports.palette import word
@@ -120,7 +120,7 @@ def of_front(front: Front, iteration: Iteration | None = None, time_limit_s: flo
     )
 
 
-def _thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _thinned(values: Array) -> Array:
     """At most about :data:`MOST_BREAKPOINTS` of many, with both ends: a convex curve looks the same with fewer."""
     return values[np.unique(np.linspace(0, len(values) - 1, MOST_BREAKPOINTS).round().astype(np.int64))]
 

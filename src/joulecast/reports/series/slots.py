@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.reports.palette import role_of
 from joulecast.reports.series.timeline import Bar, Lane, TimelineSeries
 
@@ -48,7 +48,7 @@ def slots_of(timeline: TimelineSeries, lane: Lane) -> dict[str, tuple[Slot, ...]
     return out
 
 
-def _shares(bars: Sequence[Bar], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shares(bars: Sequence[Bar], edges: Array) -> Array:
     """Share of each slot in which one of some bars, which do not overlap, runs."""
     at = np.array([time for bar in bars for time in (bar.start_s, bar.end_s)])
     lasts = np.array([bar.end_s - bar.start_s for bar in bars])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool
 from joulecast.reports.palette import word
 from joulecast.simulator.events.segments import COMMUNICATION
 from joulecast.simulator.instructions.kernel_segments import MARKER
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from joulecast.simulator.iteration.result import Iteration
     from joulecast.simulator.traces.kernel_timeline import KernelTimeline
 
-Float = NDArray[np.float64]
 
 #: Steps of power over all stages: more cannot be told apart, and slow the page.
 MOST_POWER_STEPS = 6000
@@ -79,8 +78,8 @@ class Lane:
     bars: tuple[Bar, ...]
     communication: tuple[Interval, ...]
     group_waiting: tuple[Interval, ...]
-    time_s: Float
-    power_w: Float
+    time_s: Array
+    power_w: Array
 
     def waits(self, until_s: float) -> Iterator[tuple[float, float]]:
         """Stretches without an instruction [s]."""
@@ -158,7 +157,7 @@ def of_point(front: Front, point: FrontPoint, limits_w: tuple[float, ...] = ()) 
     return TimelineSeries(point.time_s, tuple(lanes), limits_w)
 
 
-def merged(start_s: Float, end_s: Float, most: int) -> tuple[Interval, ...]:
+def merged(start_s: Array, end_s: Array, most: int) -> tuple[Interval, ...]:
     """At most about ``most`` stretches of disjoint, ordered intervals: across the shortest gaps they become one."""
     if not len(start_s):
         return ()
@@ -188,14 +187,14 @@ def _lane(timeline: KernelTimeline, rank: int) -> Lane:
     return Lane(rank, gpus, bars, communication, lagging, *_power(kernels, MOST_POWER_STEPS // stages))
 
 
-def _intervals(kernels: Timeline, which: NDArray[np.bool_], most: int) -> tuple[Interval, ...]:
+def _intervals(kernels: Timeline, which: Bool, most: int) -> tuple[Interval, ...]:
     """When some of the kernels run, in at most about ``most`` stretches."""
     order = np.argsort(kernels.start_ns[which], kind="stable")
     begins, ends = (t[which][order].astype(np.float64) * 1e-9 for t in (kernels.start_ns, kernels.end_ns))
     return merged(np.maximum(begins, np.append(0.0, np.maximum.accumulate(ends)[:-1])), ends, most)
 
 
-def _power(kernels: Timeline, most: int) -> tuple[Float, Float]:
+def _power(kernels: Timeline, most: int) -> tuple[Array, Array]:
     profile = kernels.profile()
     if len(profile.power_w) <= most:
         return np.asarray(profile.time_ns * 1e-9, dtype=np.float64), profile.power_w
@@ -203,7 +202,7 @@ def _power(kernels: Timeline, most: int) -> tuple[Float, Float]:
     return np.append(start, kernels.time_s), power
 
 
-def _steps(bars: Sequence[Bar], wait_w: float, until_s: float) -> tuple[Float, Float]:
+def _steps(bars: Sequence[Bar], wait_w: float, until_s: float) -> tuple[Array, Array]:
     """Mean power of each instruction in turn, and of waiting between them."""
     edges, power = [0.0], []
     for bar in bars:
