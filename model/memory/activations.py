@@ -50,7 +50,9 @@ class MicroBatchBytes:
     boundary, logits
         The residual stream between two stages, and the logits.
     layer_transient, loss_transient
-        Temporary results at the start of a layer's backward, and at the worst moment of the loss's.
+        Temporary results at the worst moment of a layer's backward, and of the loss's.
+    layer_anew
+        The former with the gradient of the weight that stays by then, where gradients come anew.
     attention_transient
         At attention of separate kernels, when the loss has freed what it kept; 0 where attention is one kernel.
     user_buffers, exchange_buffers
@@ -64,6 +66,7 @@ class MicroBatchBytes:
     boundary: float
     logits: float
     layer_transient: float
+    layer_anew: float
     loss_transient: float
     user_buffers: float
     exchange_buffers: float
@@ -71,8 +74,8 @@ class MicroBatchBytes:
 
     @property
     def backward_transient(self) -> float:
-        """At the worst moment of a layer's backward."""
-        return max(self.layer_transient, self.attention_transient)
+        """At the worst moment of a layer's backward, the gradients of its weights included that are made by then."""
+        return max(self.layer_anew, self.attention_transient)
 
 
 @lru_cache(maxsize=4096)
@@ -89,6 +92,7 @@ def micro_batch_bytes(
         boundary=boundary_bytes(s),
         logits=logits_bytes(s),
         layer_transient=max((one.layer_transient for one in each), default=0.0) or layer_transient_bytes(s),
+        layer_anew=max((one.layer_anew for one in each), default=0.0) or layer_transient_bytes(s, anew=True),
         loss_transient=loss_transient_bytes(s),
         user_buffers=max((one.user_buffers for one in each), default=0.0) or _user_buffer_bytes(s),
         exchange_buffers=_exchange_buffer_bytes(s),
@@ -349,18 +353,21 @@ def _restored_bytes(s: Shard) -> float:
     return s.value_bytes * values
 
 
-def layer_transient_bytes(s: Shard) -> float:
-    """Gradients alive at the start of a layer's backward, when everything kept is still there.
+def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
+    """Gradients alive early in a layer's backward, when everything kept is still there.
 
     They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer), or those
-    around a gate, and, with full recomputation, the layer's activations computed again.
+    around a gate, and, with full recomputation, the layer's activations computed again. A weight's gradient that comes
+    ``anew`` is still there at the gate, in the type that it stays in.
     """
     size, implementation = s.value_bytes, s.implementation
-    weight = 0 if implementation.megatron else s.hidden * s.ffn
+    trained = not implementation.megatron and implementation.lora is None
+    weight = s.hidden * s.ffn * trained
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
-    gradients = max(gradients, modules_kept.gate_gradient_bytes(s))
+    stays = weight * DTYPE_BYTES[implementation.kept_gradient_dtype] if anew else 0.0
+    gradients = max(gradients, stays + modules_kept.gate_gradient_bytes(s))
     gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
     if math_attention.applies(s):
         gradients = max(gradients, math_attention.gradient_bytes(s))
@@ -376,8 +383,13 @@ def layer_transient_bytes(s: Shard) -> float:
     if implementation.recompute == "operators":
         gradients += max(0.0, whole_layer_bytes(s) - operator_checkpoints.kept_bytes(s))
     if implementation.recompute == "full" and not implementation.keeps_products:
-        gradients += whole_layer_bytes(s) - boundary_bytes(s)
+        gradients += _made_again_bytes(s)
     return gradients
+
+
+def _made_again_bytes(s: Shard) -> float:
+    """What a layer that is computed again keeps beside the input that its checkpoint holds."""
+    return whole_layer_bytes(s) - (0.0 if modules_kept.copies_input(s) else boundary_bytes(s))
 
 
 def attention_transient_bytes(s: Shard) -> float:
@@ -389,5 +401,5 @@ def attention_transient_bytes(s: Shard) -> float:
         return 0.0
     run, behind = s.implementation, s.up_width + s.ffn + s.attention_width
     weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.hidden * behind)
-    again = whole_layer_bytes(s) - boundary_bytes(s) if run.recompute == "full" else saved_bytes(s)
+    again = _made_again_bytes(s) if run.recompute == "full" else saved_bytes(s)
     return transformers_attention.gradient_bytes(s) + weights + again - modules_kept.mlp_bytes(s)

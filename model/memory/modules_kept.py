@@ -98,6 +98,14 @@ def first_norm_bytes(s: Shard) -> float:
     return s.norm_tokens * (s.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
 
 
+def copies_input(s: Shard) -> bool:
+    """Whether a layer's first norm keeps a copy of what it reads in another type, and not the layer's input itself."""
+    if s.implementation.modules == "joint" or not eager_layer.before_block(s):
+        return False
+    wide = WIDE if pytorch_norm.unfused(s) or pytorch_norm.widens(s) else _read_by_norms(s).value_bytes
+    return wide != s.stream.value_bytes
+
+
 def final_norm_bytes(s: Shard) -> float:
     """Of the norm in front of the head, its result included where the backward makes the head's weight's gradient."""
     read = s.implementation.lora is None and not liger_loss.fused(s)
@@ -182,14 +190,15 @@ def mlp_bytes(s: Shard) -> float:
 def gate_gradient_bytes(s: Shard) -> float:
     """Gradients of a gated MLP's product and of both that it multiplies, less the product, which is gone by then.
 
-    PyTorch's allocator on a CPU shows them so in transformers' modules; joint products peak before, as was measured.
+    PyTorch's allocator on a CPU shows them so in transformers' modules, and peaks of joint products on H200s. Liger's
+    kernel writes both over what was kept.
     """
-    run = s.implementation
-    apart = run.modules != "joint" and not run.compiled and not liger_kernels.swaps_gate(s)
-    if not apart or not s.config.gated_mlp or not s.config.feeds_forward or s.config.experts is not None:
+    if s.implementation.megatron or liger_kernels.swaps_gate(s):
         return 0.0
-    width = s.ffn * (3 - lora_kept.keeps_input("down", s))
-    return float(s.tokens * DTYPE_BYTES[s.between.dtype] * width)
+    if not s.config.gated_mlp or not s.config.feeds_forward or s.config.experts is not None:
+        return 0.0
+    kept = lora_kept.keeps_input("down", s) and not s.implementation.casts_anew
+    return float(s.tokens * DTYPE_BYTES[s.between.dtype] * s.ffn * (3 - kept))
 
 
 def _mlp_width(s: Shard) -> int:

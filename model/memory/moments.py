@@ -35,7 +35,7 @@ def gradients_at_peak(
     Where gradients are dropped after each step, an iteration of one micro-batch makes them layer by layer while it
     frees what the layers kept. Memory is then fullest before anything is freed, when the head's gradient has taken the
     place of what the head kept, or at the end: in the first layer's backward, when an embedding of its own has no
-    gradient yet, nor have the layer's weights in front of the last, or in the embedding's.
+    gradient yet, nor has the layer but of what its moment counts, or in the embedding's.
 
     Parameters
     ----------
@@ -58,18 +58,9 @@ def gradients_at_peak(
     head = head_outputs(head_words(config, run), run.log_probabilities) * config.hidden * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
     begun = head - one.ends + max(0.0, further - one.layer) + waiting
-    within = in_front_of_last(config) * (gradients - later - head) / sum(rank.layers)
+    within = (gradients - later - head) / sum(rank.layers)
     first_layer = gradients - later - within + one.layer - kept + further
     return max(0.0, max(begun, first_layer) + at_once, gradients - kept + of_table)
-
-
-def in_front_of_last(config: ModelConfig) -> float:
-    """Share of a layer's gradients that come behind its last product's."""
-    experts, last = config.experts, 0
-    if config.feeds_forward:
-        values = config.hidden if experts is None else experts.row_width(config.hidden)
-        last = values * (config.ffn if experts is None else experts.count * experts.ffn)
-    return 1.0 - last / config.layer_parameters()
 
 
 def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards) -> int:
