@@ -366,7 +366,8 @@ def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
     gradients = float(size * (weight + s.tokens * s.ffn))
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
-    stays = weight * DTYPE_BYTES[implementation.kept_gradient_dtype] if anew else 0.0
+    kept = implementation.dtype if implementation.gathered else implementation.kept_gradient_dtype
+    stays = weight * DTYPE_BYTES[kept] if anew else 0.0
     gradients = max(gradients, stays + modules_kept.gate_gradient_bytes(s))
     gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
     if math_attention.applies(s):

@@ -227,9 +227,7 @@ def _gathered_and_gradients(
     gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
     if not implementation.megatron:
         counted = transient + gathered
-        anew = one.layer_transient if split.splits_parameters else one.layer_anew  # ``during`` has FSDP's gradients
-        within = max(anew, one.attention_transient) + one.boundary
-        in_backward = whole.during + within - counted, whole.further
+        in_backward = whole.during + one.backward_transient + one.boundary - counted, whole.further
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
         gradients = gradients_at_peak(

@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import liger_kept
 from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_bytes
-from joulecast.model.memory.states import parameter_bytes
+from joulecast.model.memory.states import head_elements, parameter_bytes
 from joulecast.model.transformer import liger_loss
-from joulecast.model.transformer.head import embedding_rows, head_words
-from joulecast.model.transformer.log_probabilities import head_outputs
+from joulecast.model.transformer.head import embedding_rows
 
 if TYPE_CHECKING:
     from joulecast.model.architecture.model_config import ModelConfig
@@ -55,12 +53,15 @@ def gradients_at_peak(
         return gradient_copies(one, rank, split) * gradients + max(0.0, of_table + anew - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
-    head = head_outputs(head_words(config, run), run.log_probabilities) * config.hidden * kept_type / split.gradients
+    head = head_elements(config, run) * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
-    begun = head - one.ends + max(0.0, further - one.layer) + waiting
     within = (gradients - later - head) / sum(rank.layers)
-    first_layer = gradients - later - within + one.layer - kept + further
-    return max(0.0, max(begun, first_layer) + at_once, gradients - kept + of_table)
+    if split.splits_parameters:  # the head's is whole, and counted so; a layer's own are, and its predecessor's
+        begun = max(0.0, further + within - one.layer) - one.ends + waiting
+        end = gradients - later - head - 2 * within + 2 * one.layer - kept + further
+    else:
+        begun, end = head - one.ends, gradients - later - within + one.layer - kept
+    return max(0.0, max(begun, end) + at_once, gradients - kept + of_table)
 
 
 def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards) -> int:
@@ -111,14 +112,13 @@ def gathered_at_peak(whole: Whole, transient: float, one: MicroBatchBytes, rank:
     """
     if one.shard.implementation.megatron:
         return whole.during + whole.further
-    during = whole.during + max(0.0, whole.further - one.layer)
+    during = whole.during + max(0.0, whole.further - one.layer) + one.boundary
     if not rank.last:
         return during
     read = reference_transient_bytes(one.shard)
     compared = whole.between + whole.wait + read if read else 0.0
-    freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
     scored = whole.between + whole.wait + one.loss_transient
-    computed = during + whole.wait_within + one.backward_transient - freed
+    computed = during + whole.wait_within + one.backward_transient - one.ends
     moments = [scored, compared, computed, transient]
     if transient > max(one.backward_transient, one.loss_transient):  # what is outside of the layers comes last
         moments.append(whole.between + transient)
