@@ -20,6 +20,7 @@ from joulecast.model.transformer import (
     log_probabilities,
     masked_attention,
     math_attention,
+    modules_experts,
     multi_token,
     operator_checkpoints,
     state_space,
@@ -367,8 +368,7 @@ def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
     kept = implementation.dtype if implementation.gathered else implementation.kept_gradient_dtype
-    stays = weight * DTYPE_BYTES[kept] if anew else 0.0
-    gradients = max(gradients, stays + modules_kept.gate_gradient_bytes(s))
+    gradients = max(gradients, weight * DTYPE_BYTES[kept] * anew + modules_kept.gate_gradient_bytes(s))
     gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
     if math_attention.applies(s):
         gradients = max(gradients, math_attention.gradient_bytes(s))
@@ -376,6 +376,8 @@ def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
         e = expert_shard(s)
         inner = e.up_width if implementation.megatron else e.ffn  # behind the activation's gradient its input's
         gradients += float(size * e.all_rows * (row_width(s) + inner))
+        if trained:
+            gradients = max(gradients, _experts_transient_bytes(s, stays=kept if anew else ""))
     if implementation.splits_sequence:
         gradients += s.activation_bytes
     gradients += saved_bytes(s) + _restored_bytes(s)
@@ -391,6 +393,19 @@ def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
 def _made_again_bytes(s: Shard) -> float:
     """What a layer that is computed again keeps beside the input that its checkpoint holds."""
     return whole_layer_bytes(s) - (0.0 if modules_kept.copies_input(s) else boundary_bytes(s))
+
+
+def _experts_transient_bytes(s: Shard, stays: str) -> float:
+    """When PyTorch's first product of experts gives its gradients, less what all behind its input kept.
+
+    Its result's gradient, its input and that one's gradient are there, and gradients of the weights: of all products
+    where they come anew, in the type ``stays``, of this one alone where they are added to others.
+    """
+    e, width = expert_shard(s), row_width(s)
+    rows = s.value_bytes * e.all_rows * (e.up_width + 2 * width)
+    weights = DTYPE_BYTES[stays or s.dtype] * e.experts * width * (e.up_width + e.ffn * bool(stays))
+    joint = s.implementation.modules == "joint"
+    return rows + weights - (expert_bytes(s) if joint else modules_experts.kept_bytes(s))
 
 
 def attention_transient_bytes(s: Shard) -> float:
