@@ -368,7 +368,8 @@ def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
     if implementation.lora is not None:
         gradients = lora_kept.gradient_bytes(s, implementation.lora)
     kept = implementation.dtype if implementation.gathered else implementation.kept_gradient_dtype
-    gradients = max(gradients, weight * DTYPE_BYTES[kept] * anew + modules_kept.gate_gradient_bytes(s))
+    around_gate = max(modules_kept.gate_gradient_bytes(s), _cast_bytes(s))
+    gradients = max(gradients, weight * DTYPE_BYTES[kept] * anew + around_gate)
     gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
     if math_attention.applies(s):
         gradients = max(gradients, math_attention.gradient_bytes(s))
@@ -393,6 +394,22 @@ def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
 def _made_again_bytes(s: Shard) -> float:
     """What a layer that is computed again keeps beside the input that its checkpoint holds."""
     return whole_layer_bytes(s) - (0.0 if modules_kept.copies_input(s) else boundary_bytes(s))
+
+
+def _cast_bytes(s: Shard) -> float:
+    """When eager casts to FP8 are at the MLP's first products, less what all behind their input kept.
+
+    Their results' gradient is there with two copies of it in fp32, scaled and clamped; or with its own in FP8 and two
+    such copies of the weight (``hp_tensor_to_float8_dynamic`` and ``to_fp8_saturated`` in torchao). Peaks of three
+    iterations on an H200 are met so.
+    """
+    run = s.implementation
+    if run.narrow is None or run.megatron or run.compiled or run.modules != "joint" or s.config.experts is not None:
+        return 0.0
+    gradient, weight, copies = s.tokens * s.up_width, s.hidden * s.up_width, 2 * DTYPE_BYTES["fp32"]
+    cast = max(copies * gradient, run.narrow.value_bytes * gradient + copies * weight)
+    kept = s.tokens * (s.up_width + s.ffn + _eager_activation_extra(s))
+    return s.value_bytes * (gradient - kept) + cast
 
 
 def _experts_transient_bytes(s: Shard, stays: str) -> float:
