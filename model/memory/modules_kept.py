@@ -175,10 +175,11 @@ def _read_by_attention(s: Shard) -> int:
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(linear.projections(s)) == 1
     if written or s.implementation.whole_graph or masked_attention.masked(s):
-        # Where values are a slice of the joint product, all of it is kept with them.
+        # One head is expanded, not copied. Where values are a slice of the joint product, all of it is kept with them.
+        copied = 1 < s.kv_heads < s.heads or written
         slices = s.config.sliced_projections or (joint and rotated > 0)
-        part = slices and s.heads == s.kv_heads and not written
-        return 2 * s.heads * dim + (s.qkv_width if part else s.heads * dim) + s.attention_width
+        kept = (s.heads if copied else s.kv_heads) * dim
+        return s.heads * dim + kept + (s.qkv_width if slices and not copied else kept) + s.attention_width
     return s.qkv_width + s.attention_width + (rotated if joint else 0)
 
 
