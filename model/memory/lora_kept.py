@@ -60,5 +60,5 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
     elif "down" in lora.targets:
         casts = s.implementation.casts_adapters and not lora.base
         undone = wide + (wide if lora.dropout else size) if casts else 0.0
-        most = max(undone, 3 * size)
+        most = max(undone, 2 * size)
     return s.tokens * s.ffn * most + (size * s.hidden * s.ffn if lora.base else 0.0)

@@ -15,6 +15,7 @@ Tensors that PyTorch's autograd formulas save; peaks of the iterations of
 from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.attention import FLEX
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import lora_kept
 from joulecast.model.transformer import (
@@ -161,7 +162,8 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
     there = not s.implementation.whole_graph or s.config.rotary_fraction < 1
-    turned = transformers_rotary.attention_turned(s) and there and lora_kept.keeps_input("output", s)
+    tokens_first = s.dtype == "fp32"  # PyTorch's memory-efficient kernel gives it so
+    turned = transformers_rotary.attention_turned(s) and there and not tokens_first and lora_kept.keeps_input("output", s)
     return s.attention_width * bool(turned) + gated_attention.kept_width(s) + _read_by_attention(s)
 
 
@@ -174,13 +176,19 @@ def _read_by_attention(s: Shard) -> int:
         return s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(linear.projections(s)) == 1
-    if written or s.implementation.whole_graph or masked_attention.masked(s):
+    if written or s.implementation.whole_graph or masked_attention.masked(s) or _repeats_for_flex(s):
         # One head is expanded, not copied. Where values are a slice of the joint product, all of it is kept with them.
         copied = 1 < s.kv_heads < s.heads or written
         slices = s.config.sliced_projections or (joint and rotated > 0)
         kept = (s.heads if copied else s.kv_heads) * dim
         return s.heads * dim + kept + (s.qkv_width if slices and not copied else kept) + s.attention_width
     return s.qkv_width + s.attention_width + (rotated if joint else 0)
+
+
+def _repeats_for_flex(s: Shard) -> bool:
+    """Whether flex attention is given a key for every head: transformers does so where heads are no power of two."""
+    run = s.implementation
+    return run.attention_backend == FLEX and run.modules == "transformers" and s.heads.bit_count() > 1
 
 
 def mlp_bytes(s: Shard) -> float:
