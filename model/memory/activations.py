@@ -371,8 +371,6 @@ def layer_transient_bytes(s: Shard, *, anew: bool = False) -> float:
     around_gate = max(modules_kept.gate_gradient_bytes(s), _cast_bytes(s))
     gradients = max(gradients, weight * DTYPE_BYTES[kept] * anew + around_gate)
     gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
-    if math_attention.applies(s):
-        gradients = max(gradients, math_attention.gradient_bytes(s))
     if s.config.experts is not None:
         e = expert_shard(s)
         inner = e.up_width if implementation.megatron else e.ffn  # behind the activation's gradient its input's
@@ -430,9 +428,10 @@ def attention_transient_bytes(s: Shard) -> float:
 
     Gradients of the weights behind it are there by then.
     """
-    if not transformers_attention.applies(s):
+    if not transformers_attention.applies(s) and not math_attention.applies(s):
         return 0.0
     run, behind = s.implementation, s.up_width + s.ffn + s.attention_width
     weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.hidden * behind)
     again = _made_again_bytes(s) if run.recompute == "full" else saved_bytes(s)
-    return transformers_attention.gradient_bytes(s) + weights + again - modules_kept.mlp_bytes(s)
+    kernels = math_attention if math_attention.applies(s) else transformers_attention
+    return kernels.gradient_bytes(s) + weights + again - modules_kept.mlp_bytes(s) - modules_kept.second_norm_bytes(s)

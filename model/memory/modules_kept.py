@@ -99,6 +99,14 @@ def first_norm_bytes(s: Shard) -> float:
     return s.norm_tokens * (s.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
 
 
+def second_norm_bytes(s: Shard) -> float:
+    """Of the norm in front of the MLP with its result, which an attention's backward finds gone as well."""
+    if not eager_layer.before_block(s, "norm2"):
+        return 0.0
+    result = s.value_bytes if s.implementation.lora is None else 0.0
+    return s.norm_tokens * s.hidden * (_norm_input(_read_by_norms(s)) + result)
+
+
 def copies_input(s: Shard) -> bool:
     """Whether a layer's first norm keeps a copy of what it reads in another type, and not the layer's input itself."""
     if s.implementation.modules == "joint" or not eager_layer.before_block(s):

@@ -112,13 +112,13 @@ def gathered_at_peak(whole: Whole, transient: float, one: MicroBatchBytes, rank:
     """
     if one.shard.implementation.megatron:
         return whole.during + whole.further
-    during = whole.during + max(0.0, whole.further - one.layer) + one.boundary
+    during = whole.during + max(0.0, whole.further - one.layer)
     if not rank.last:
         return during
     read = reference_transient_bytes(one.shard)
     compared = whole.between + whole.wait + read if read else 0.0
     scored = whole.between + whole.wait + one.loss_transient
-    computed = during + whole.wait_within + one.backward_transient - one.ends
+    computed = during + whole.wait_within + one.backward_transient + one.boundary - one.ends
     moments = [scored, compared, computed, transient]
     if transient > max(one.backward_transient, one.loss_transient):  # what is outside of the layers comes last
         moments.append(whole.between + transient)

@@ -19,7 +19,6 @@ from joulecast.model.memory.moments import (
     beside_table_bytes,
     gathered_at_peak,
     gradients_at_peak,
-    in_front_of_last,
 )
 from joulecast.model.memory.pipeline_rank import PipelineRank
 from joulecast.model.memory.states import StateShards, Whole
@@ -28,32 +27,38 @@ LLAMA = load_model("llama-3.2-1b")
 EAGER = Implementation(drops_gradients=True)
 #: Two bytes for each of 128,256 tokens by 2,048 values, in GB.
 HEAD = 128_256 * 2048 * 2 / 1e9
-#: Parameters of a layer: attention, three products of the MLP and two norms; all but the last product's.
-LAYER = 2048 * (2048 + 2 * 512 + 2048) + 3 * 2048 * 8192 + 2 * 2048
-IN_FRONT = 1 - 2048 * 8192 / LAYER
 ONLY, SPLIT = PipelineRank([16]), StateShards(parameters=2, gradients=2)
 
 
 def micro_batch(run: Implementation = EAGER, *, ends: float = 6e9) -> MicroBatchBytes:
     """A layer keeps 10 GB and needs 7 for the moment, the head keeps 6 and the loss needs 5."""
     one = micro_batch_bytes(LLAMA, run, 1, 4096)
-    return replace(one, layer=10e9, ends=ends, layer_transient=7e9, loss_transient=5e9)
+    return replace(one, layer=10e9, ends=ends, layer_transient=7e9, layer_anew=7e9, loss_transient=5e9)
+
+
+def within(gradients: float, head: float) -> float:
+    """One layer's share of gradients without those outside."""
+    return (gradients - head) / 16
 
 
 @pytest.mark.parametrize(
-    ("gradients", "kept", "at_once", "further", "expected"),
+    ("split", "gradients", "kept", "at_once", "further", "expected"),
     [
-        (1, 40, 5, 12, HEAD / 2 - 6 + 2 + 5),  # as the backward begins: a layer's gathering beyond what it frees
-        (1, 40, 7, 8, HEAD / 2 - 6 + 7),
-        # At its end: all gradients but those of a layer in front of its last product, and one layer of what was kept.
-        (9, 20, 5, 2, 9 - IN_FRONT * (9 - HEAD / 2) / 16 + 10 - 20 + 2 + 5),
-        (1, 40, 2, 8, 0),  # before it
+        # As the backward begins, with what the reduction of the layer behind holds where that is more than it freed.
+        (SPLIT, 1, 40, 5, 12, 12 + within(1, HEAD / 2) - 10 - 6 + 5),
+        (SPLIT, 1, 40, 7, 8, -6 + 7),
+        # In the layer before the last: all gradients but those of two layers and outside, two layers of what was kept.
+        (SPLIT, 9, 20, 5, 2, 9 - HEAD / 2 - 2 * within(9, HEAD / 2) + 2 * 10 - 20 + 2 + 5),
+        (SPLIT, 1, 40, 2, 8, 0),  # before it
+        # Whole gradients: the head's is one of them, and the last layer waits for none.
+        (StateShards(), 1, 40, 6, 0, HEAD - 6 + 6),
+        (StateShards(), 9, 20, 5, 0, 9 - within(9, HEAD) + 10 - 20 + 5),
     ],
 )
 def test_gradients_that_come_while_layers_go(
-    gradients: float, kept: float, at_once: float, further: float, expected: float
+    split: StateShards, gradients: float, kept: float, at_once: float, further: float, expected: float
 ) -> None:
-    found = gradients_at_peak(gradients * 1e9, kept * 1e9, (at_once * 1e9, further * 1e9), micro_batch(), ONLY, SPLIT)
+    found = gradients_at_peak(gradients * 1e9, kept * 1e9, (at_once * 1e9, further * 1e9), micro_batch(), ONLY, split)
     assert found == pytest.approx(expected * 1e9)
 
 
@@ -61,8 +66,7 @@ def test_an_embedding_of_its_own_has_no_gradient_in_the_first_layers_backward() 
     """As where the end is fullest above, less the table's share; or it is fullest in the embedding's backward."""
     one = micro_batch(replace(EAGER, tie_embeddings=False))
     found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT)
-    within = IN_FRONT * (9 - HEAD) / 16
-    assert found == pytest.approx((9 - HEAD / 2 - within + 10 - 20 + 2 + 5) * 1e9)
+    assert found == pytest.approx((9 - HEAD - 2 * within(9, HEAD) + 20 - 20 + 2 + 5) * 1e9)
     found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT, of_table=18e9)
     assert found == pytest.approx((9 - 20 + 18) * 1e9)
 
@@ -178,10 +182,3 @@ def test_three_gradients_around_a_gate_of_which_the_product_has_made_room_for_on
     frozen = replace(run, lora=Lora(rank=8, targets=("query",)))
     assert gate_gradient_bytes(shard(LLAMA, frozen, 1, 4096)) == 3 * values
     assert gate_gradient_bytes(shard(LLAMA, replace(run, compiled=True), 1, 4096)) == 0.0
-
-
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "nemotron-h-8b", "nemotron-3-super-120b-a12b"])
-def test_what_comes_in_front_of_the_last_product_is_a_share(name: str) -> None:
-    """It was below 0 for layers of attention alone, and for experts between latent projections."""
-    config = load_model(name)
-    assert all(0.0 <= in_front_of_last(kind) <= 1.0 for kind in (config, *config.kinds))
