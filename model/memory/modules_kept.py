@@ -171,7 +171,9 @@ def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
     there = not s.implementation.whole_graph or s.config.rotary_fraction < 1
     tokens_first = s.dtype == "fp32"  # PyTorch's memory-efficient kernel gives it so
-    turned = transformers_rotary.attention_turned(s) and there and not tokens_first and lora_kept.keeps_input("output", s)
+    turned = (
+        transformers_rotary.attention_turned(s) and there and not tokens_first and lora_kept.keeps_input("output", s)
+    )
     return s.attention_width * bool(turned) + gated_attention.kept_width(s) + _read_by_attention(s)
 
 

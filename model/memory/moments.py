@@ -12,7 +12,6 @@ from joulecast.model.transformer import liger_loss
 from joulecast.model.transformer.head import embedding_rows
 
 if TYPE_CHECKING:
-    from joulecast.model.architecture.model_config import ModelConfig
     from joulecast.model.memory.activations import MicroBatchBytes
     from joulecast.model.memory.pipeline_rank import PipelineRank
     from joulecast.model.memory.states import Stage, StateShards, Whole
