@@ -12,13 +12,10 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.lora import Lora
 from joulecast.model.framework.narrow import Narrow
-from joulecast.model.memory.activations import (
-    MicroBatchBytes,
-    layer_transient_bytes,
-    micro_batch_bytes,
-    whole_layer_bytes,
-)
+from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
 from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.layer_kept import whole_layer_bytes
+from joulecast.model.memory.layer_transients import layer_transient_bytes
 from joulecast.model.memory.lora_kept import gradient_bytes
 from joulecast.model.memory.modules_kept import gate_gradient_bytes
 from joulecast.model.memory.moments import (
