@@ -48,7 +48,7 @@ def adapter_bytes(s: Shard, lora: Lora) -> float:
 
 
 def gradient_bytes(s: Shard, lora: Lora) -> float:
-    """Most of the last product's input gradients at once: the product's, and the adapter's that is added to it in place.
+    """Most of the last product's input gradients at once: the product's, to which the adapter's is added in place.
 
     Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32. A weight in 4
     bits is written out beside. A wide input's gradients are both widened before their sum.
