@@ -8,30 +8,24 @@ from functools import lru_cache
 from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import Shard, shard
-from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import liger_kept, lora_kept, loss_kept, modules_kept
-from joulecast.model.memory.recomputation import latent_vectors, narrow_copies, normed_latents, saved_bytes
+from joulecast.model.memory import liger_kept, loss_kept, modules_kept
+from joulecast.model.memory.layer_kept import boundary_bytes, whole_layer_bytes
+from joulecast.model.memory.layer_transients import attention_transient_bytes, layer_transient_bytes
+from joulecast.model.memory.recomputation import saved_bytes
 from joulecast.model.transformer import (
     attention_kernel,
-    context_parallel,
-    delta_net,
     hybrid_exchange,
     liger_loss,
     log_probabilities,
     masked_attention,
-    math_attention,
     multi_token,
     operator_checkpoints,
-    state_space,
-    stored_narrow,
     transformers_attention,
-    unfused_attention,
     value_head,
 )
-from joulecast.model.transformer.expert_rows import expert_bytes, expert_shard, row_width
+from joulecast.model.transformer.expert_rows import row_width
 from joulecast.model.transformer.head import head_words
 from joulecast.model.transformer.megatron_linear import gathered_bytes
-from joulecast.model.transformer.state_space_context import scanned
 
 #: Bytes of an fp32 statistic a row (softmax's log-sum-exp, a norm's scale or mean).
 _STATISTIC_BYTES = 4.0
@@ -50,7 +44,9 @@ class MicroBatchBytes:
     boundary, logits
         The residual stream between two stages, and the logits.
     layer_transient, loss_transient
-        Temporary results at the start of a layer's backward, and at the worst moment of the loss's.
+        Temporary results at the worst moment of a layer's backward, and of the loss's.
+    layer_anew
+        The former with the gradient of the weight that stays by then, where gradients come anew.
     attention_transient
         At attention of separate kernels, when the loss has freed what it kept; 0 where attention is one kernel.
     user_buffers, exchange_buffers
@@ -64,6 +60,7 @@ class MicroBatchBytes:
     boundary: float
     logits: float
     layer_transient: float
+    layer_anew: float
     loss_transient: float
     user_buffers: float
     exchange_buffers: float
@@ -71,8 +68,8 @@ class MicroBatchBytes:
 
     @property
     def backward_transient(self) -> float:
-        """At the worst moment of a layer's backward."""
-        return max(self.layer_transient, self.attention_transient)
+        """At the worst moment of a layer's backward, the gradients of its weights included that are made by then."""
+        return max(self.layer_anew, self.attention_transient)
 
 
 @lru_cache(maxsize=4096)
@@ -89,6 +86,7 @@ def micro_batch_bytes(
         boundary=boundary_bytes(s),
         logits=logits_bytes(s),
         layer_transient=max((one.layer_transient for one in each), default=0.0) or layer_transient_bytes(s),
+        layer_anew=max((one.layer_anew for one in each), default=0.0) or layer_transient_bytes(s, anew=True),
         loss_transient=loss_transient_bytes(s),
         user_buffers=max((one.user_buffers for one in each), default=0.0) or _user_buffer_bytes(s),
         exchange_buffers=_exchange_buffer_bytes(s),
@@ -154,11 +152,6 @@ def _exchange_buffer_bytes(s: Shard) -> float:
     )
 
 
-def boundary_bytes(s: Shard) -> float:
-    """A residual-stream tensor as a rank holds and sends it; ``torch.autocast`` leaves it in the parameters' type."""
-    return s.stream_values * s.stream.value_bytes
-
-
 def layer_bytes(s: Shard) -> float:
     """Bytes that one layer keeps for one micro-batch, on average where only one in so many is computed again.
 
@@ -175,98 +168,6 @@ def layer_bytes(s: Shard) -> float:
         again += s.tokens * widths * s.value_bytes
     share = 1.0 / s.implementation.recompute_interval
     return again if share == 1.0 else share * again + (1.0 - share) * whole_layer_bytes(s)
-
-
-def whole_layer_bytes(s: Shard) -> float:
-    """Bytes of everything that a layer's backward reads, nothing recomputed."""
-    config, implementation = s.config, s.implementation
-    if implementation.modules != "joint":
-        return modules_kept.layer_bytes(s)
-    values = _stream_tokens(s) * config.hidden + s.tokens * _inner_width(s)
-    experts = 0.0 if config.experts is None else expert_bytes(s)
-    mixed = state_space.kept_bytes(scanned(s)) + context_parallel.kept_bytes(s)
-    kept = DTYPE_BYTES[implementation.dtype] * values + _STATISTIC_BYTES * _statistics(s) + mixed
-    return kept + experts + _fp8_difference_bytes(s) + _unfused_bytes(s) - stored_narrow.saved_bytes(s)
-
-
-def _stream_tokens(s: Shard) -> float:
-    """Kept tokens of the residual stream's width.
-
-    Norm inputs stay sharded; their outputs are kept as the products' inputs, in eager mode after the gathering. A norm
-    behind a block keeps the block's result, whose product reads the stream itself.
-    """
-    config, megatron = s.config, s.implementation.megatron
-    kept = float(config.norm_inputs * s.norm_tokens + config.block_inputs * (s.norm_tokens if megatron else s.tokens))
-    if config.latent is not None:  # whose queries and keys are put together when they are rotated
-        kept += latent_vectors(config.latent) * s.norm_tokens / config.hidden
-    return kept - 2 * s.tokens if s.implementation.casts_anew else kept
-
-
-def _inner_width(s: Shard) -> float:
-    """Values of a token that attention and the MLP keep between their products."""
-    config, implementation = s.config, s.implementation
-    kept = s.qkv_width + s.attention_width + s.up_width + s.ffn
-    heads = (s.heads + s.kv_heads) * config.head_dim
-    if config.qk_norm:
-        kept += heads
-    if config.latent is None and config.rotary and implementation.rotary and not _parted(s):
-        kept += heads  # rotated queries and keys; the joint product lives on as long as the values, its view
-    elif config.latent is None and config.scaled_queries:
-        kept += s.heads * config.head_dim
-    if not implementation.megatron:
-        kept += _eager_activation_extra(s)
-    return kept - s.ffn if s.implementation.casts_anew else kept
-
-
-def _parted(s: Shard) -> bool:
-    """Whether values are copied out of the joint product, which goes: Transformer Engine's fused attention does."""
-    run = s.implementation
-    return run.megatron and run.attention_backend != "unfused" and not run.recomputes("core_attn")
-
-
-def _statistics(s: Shard) -> int:
-    """Kept numbers of norms' rows and of softmax's."""
-    config, implementation = s.config, s.implementation
-    moments = 2 if config.norm == "layernorm" else 1
-    statistics = config.layer_norms * moments * s.norm_tokens + s.heads * s.tokens
-    if config.qk_norm:
-        statistics += (2 if config.qk_norm_whole else s.heads + s.kv_heads) * s.tokens
-    if implementation.recomputes("core_attn") or implementation.attention_backend == "unfused":
-        statistics -= s.heads * s.tokens
-    return statistics
-
-
-def _unfused_bytes(s: Shard) -> float:
-    """Scores of attention whose kernels are not fused; selective recomputation leaves them out."""
-    implementation = s.implementation
-    if implementation.attention_backend != "unfused" or implementation.recomputes("core_attn"):
-        return 0.0
-    return unfused_attention.kept_bytes(s)
-
-
-def _fp8_difference_bytes(s: Shard) -> float:
-    """What FP8 changes: products keep one copy of their inputs, attention its output in ``dtype`` beside it."""
-    narrow, wide = s.implementation.kept_narrow, s.value_bytes
-    if narrow is None:
-        return 0.0
-    replaced = s.config.halves * s.stream_values + s.tokens * s.ffn
-    if s.config.experts is not None:  # their rows are counted in FP8 already; the router's input stays wide
-        replaced -= s.stream_values
-    if s.config.latent is not None:
-        replaced += s.norm_tokens * normed_latents(s.config.latent)
-    again = narrow.value_bytes * narrow_copies(s) * s.stream_values
-    kept = again + (narrow.value_bytes - wide) * replaced
-    if narrow.copies_attention:
-        kept += narrow.value_bytes * s.tokens * s.attention_width
-    if s.implementation.attention_fp8:  # one copy of queries, keys and values in FP8 with one scale each
-        rotated = (s.heads + s.kv_heads) * s.config.head_dim if s.config.rotary and s.implementation.rotary else 0
-        kept += s.tokens * (s.qkv_width - wide * (s.qkv_width + rotated))
-    return kept
-
-
-def _eager_activation_extra(s: Shard) -> int:
-    """Width of the intermediate results that unfused activations keep besides their input and output."""
-    return s.ffn if s.config.gated_mlp and not s.implementation.compiled else 0
 
 
 def head_bytes(s: Shard) -> float:
@@ -336,58 +237,3 @@ def loss_transient_bytes(s: Shard) -> float:
     if _in_fp32(s):
         return logits + (0.0 if s.implementation.megatron else max(0.0, weight - 2 * logits))
     return max(2 * s.tokens * vocab * _softmax_logit_bytes(s), weight + boundary_bytes(s))
-
-
-def _restored_bytes(s: Shard) -> float:
-    """An activation's input as its gradient reads it, where it is kept in FP8."""
-    if not s.implementation.stores_activation_input:
-        return 0.0
-    values = s.tokens * s.up_width
-    if s.config.experts is not None:
-        e = expert_shard(s)
-        values = max(values, e.all_rows * e.up_width)
-    return s.value_bytes * values
-
-
-def layer_transient_bytes(s: Shard) -> float:
-    """Gradients alive at the start of a layer's backward, when everything kept is still there.
-
-    They are the last product's weight and input gradients (Megatron's weight gradient goes into its buffer), or those
-    around a gate, and, with full recomputation, the layer's activations computed again.
-    """
-    size, implementation = s.value_bytes, s.implementation
-    weight = 0 if implementation.megatron else s.hidden * s.ffn
-    gradients = float(size * (weight + s.tokens * s.ffn))
-    if implementation.lora is not None:
-        gradients = lora_kept.gradient_bytes(s, implementation.lora)
-    gradients = max(gradients, modules_kept.gate_gradient_bytes(s))
-    gradients = max(gradients, state_space.transient_bytes(scanned(s)), delta_net.transient_bytes(s))
-    if math_attention.applies(s):
-        gradients = max(gradients, math_attention.gradient_bytes(s))
-    if s.config.experts is not None:
-        e = expert_shard(s)
-        inner = e.up_width if implementation.megatron else e.ffn  # behind the activation's gradient its input's
-        gradients += float(size * e.all_rows * (row_width(s) + inner))
-    if implementation.splits_sequence:
-        gradients += s.activation_bytes
-    gradients += saved_bytes(s) + _restored_bytes(s)
-    if implementation.recomputes("core_attn") and implementation.attention_backend == "unfused":
-        gradients = max(gradients, unfused_attention.kept_bytes(s))  # neither is alive while the other is
-    if implementation.recompute == "operators":
-        gradients += max(0.0, whole_layer_bytes(s) - operator_checkpoints.kept_bytes(s))
-    if implementation.recompute == "full" and not implementation.keeps_products:
-        gradients += whole_layer_bytes(s) - boundary_bytes(s)
-    return gradients
-
-
-def attention_transient_bytes(s: Shard) -> float:
-    """The same when attention of separate kernels makes its softmax's gradient, and the MLP's part is gone.
-
-    Gradients of the weights behind it are there by then.
-    """
-    if not transformers_attention.applies(s):
-        return 0.0
-    run, behind = s.implementation, s.up_width + s.ffn + s.attention_width
-    weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.hidden * behind)
-    again = whole_layer_bytes(s) - boundary_bytes(s) if run.recompute == "full" else saved_bytes(s)
-    return transformers_attention.gradient_bytes(s) + weights + again - modules_kept.mlp_bytes(s)

@@ -227,7 +227,7 @@ def _gathered_and_gradients(
     gathered = gathered_at_peak(whole, transient, one, rank) if split.splits_parameters else 0.0
     if not implementation.megatron:
         counted = transient + gathered
-        in_backward = whole.during + one.backward_transient - counted, whole.further
+        in_backward = whole.during + one.backward_transient + one.boundary - counted, whole.further
         outside = outside_layers_bytes(one.shard.config, implementation, rank.first, rank.last)
         of_table = beside_table_bytes(one, split, outside) if rank.first else 0.0
         gradients = gradients_at_peak(
@@ -268,8 +268,10 @@ def _transient_bytes(one: MicroBatchBytes, kept: float, rank: PipelineRank) -> f
     """Temporary memory, as what the worst moment of the iteration needs beyond everything kept."""
     freed = one.ends * rank.last
     s, moments = one.shard, [one.layer_transient, one.attention_transient - freed]
-    if s.implementation.megatron or (s.implementation.modules != "joint" and not rank.pipelined):
+    if s.implementation.megatron:
         moments[0] += min(0.0, one.boundary - freed)
+    elif not rank.pipelined:  # the residual stream's gradient is there, what head and loss kept is not
+        moments = [one.layer_transient + one.boundary - freed, one.attention_transient + one.boundary - freed]
     if rank.last:
         moments += [one.loss_transient, reference_transient_bytes(s)]
         if not s.implementation.megatron:  # the outputs are concatenated when everything kept is gone

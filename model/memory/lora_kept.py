@@ -48,7 +48,7 @@ def adapter_bytes(s: Shard, lora: Lora) -> float:
 
 
 def gradient_bytes(s: Shard, lora: Lora) -> float:
-    """Most of the last product's input gradients that are there at once: the adapter's as it is undone, and their sum.
+    """Most of the last product's input gradients at once: the product's, to which the adapter's is added in place.
 
     Of a cast adapter the gradient is widened, and where there is dropout multiplied by the mask, in fp32. A weight in 4
     bits is written out beside. A wide input's gradients are both widened before their sum.
@@ -60,5 +60,5 @@ def gradient_bytes(s: Shard, lora: Lora) -> float:
     elif "down" in lora.targets:
         casts = s.implementation.casts_adapters and not lora.base
         undone = wide + (wide if lora.dropout else size) if casts else 0.0
-        most = max(undone, 3 * size)
+        most = max(undone, 2 * size)
     return s.tokens * s.ffn * most + (size * s.hidden * s.ffn if lora.base else 0.0)

@@ -68,7 +68,7 @@ def forward_bytes(s: Shard, *, last: bool) -> float:
     elif liger_loss.fused(s):
         head = liger_kept.transient_bytes(s, vocab)
     else:
-        head = (size + WIDE) * s.tokens * vocab
+        head = (size + WIDE) * s.tokens * vocab + WIDE * s.tokens * s.hidden  # and what the last norm gave, in fp32
     return max(_layer_bytes(s), head)
 
 

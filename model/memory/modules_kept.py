@@ -15,6 +15,7 @@ Tensors that PyTorch's autograd formulas save; peaks of the iterations of
 from __future__ import annotations
 
 from joulecast.model.framework.layer_shard import Shard
+from joulecast.model.kernels.attention import FLEX
 from joulecast.model.kernels.operators import DTYPE_BYTES
 from joulecast.model.memory import lora_kept
 from joulecast.model.transformer import (
@@ -98,6 +99,22 @@ def first_norm_bytes(s: Shard) -> float:
     return s.norm_tokens * (s.hidden * _norm_input(_read_by_norms(s)) + WIDE * moments)
 
 
+def second_norm_bytes(s: Shard) -> float:
+    """Of the norm in front of the MLP with its result, which an attention's backward finds gone as well."""
+    if not eager_layer.before_block(s, "norm2"):
+        return 0.0
+    result = s.value_bytes if s.implementation.lora is None else 0.0
+    return s.norm_tokens * s.hidden * (_norm_input(_read_by_norms(s)) + result)
+
+
+def copies_input(s: Shard) -> bool:
+    """Whether a layer's first norm keeps a copy of what it reads in another type, and not the layer's input itself."""
+    if s.implementation.modules == "joint" or not eager_layer.before_block(s):
+        return False
+    wide = WIDE if pytorch_norm.unfused(s) or pytorch_norm.widens(s) else _read_by_norms(s).value_bytes
+    return wide != s.stream.value_bytes
+
+
 def final_norm_bytes(s: Shard) -> float:
     """Of the norm in front of the head, its result included where the backward makes the head's weight's gradient."""
     read = s.implementation.lora is None and not liger_loss.fused(s)
@@ -153,7 +170,10 @@ def _norm_input(s: Shard) -> float:
 def _attention_width(s: Shard) -> int:
     """Rotated queries and keys, values and the result, of a joint product all of it, and a result that was turned."""
     there = not s.implementation.whole_graph or s.config.rotary_fraction < 1
-    turned = transformers_rotary.attention_turned(s) and there and lora_kept.keeps_input("output", s)
+    tokens_first = s.dtype == "fp32"  # PyTorch's memory-efficient kernel gives it so
+    turned = (
+        transformers_rotary.attention_turned(s) and there and not tokens_first and lora_kept.keeps_input("output", s)
+    )
     return s.attention_width * bool(turned) + gated_attention.kept_width(s) + _read_by_attention(s)
 
 
@@ -166,12 +186,19 @@ def _read_by_attention(s: Shard) -> int:
         return s.attention_width
     rotated = (s.heads + s.kv_heads) * dim if s.config.rotary and s.implementation.rotary else 0
     joint = len(linear.projections(s)) == 1
-    if written or s.implementation.whole_graph or masked_attention.masked(s):
-        # Where values are a slice of the joint product, all of it is kept with them.
+    if written or s.implementation.whole_graph or masked_attention.masked(s) or _repeats_for_flex(s):
+        # One head is expanded, not copied. Where values are a slice of the joint product, all of it is kept with them.
+        copied = 1 < s.kv_heads < s.heads or written
         slices = s.config.sliced_projections or (joint and rotated > 0)
-        part = slices and s.heads == s.kv_heads and not written
-        return 2 * s.heads * dim + (s.qkv_width if part else s.heads * dim) + s.attention_width
+        kept = (s.heads if copied else s.kv_heads) * dim
+        return s.heads * dim + kept + (s.qkv_width if slices and not copied else kept) + s.attention_width
     return s.qkv_width + s.attention_width + (rotated if joint else 0)
+
+
+def _repeats_for_flex(s: Shard) -> bool:
+    """Whether flex attention is given a key for every head: transformers does so where heads are no power of two."""
+    run = s.implementation
+    return run.attention_backend == FLEX and run.modules == "transformers" and s.heads.bit_count() > 1
 
 
 def mlp_bytes(s: Shard) -> float:
@@ -182,14 +209,15 @@ def mlp_bytes(s: Shard) -> float:
 def gate_gradient_bytes(s: Shard) -> float:
     """Gradients of a gated MLP's product and of both that it multiplies, less the product, which is gone by then.
 
-    PyTorch's allocator on a CPU shows them so in transformers' modules; joint products peak before, as was measured.
+    PyTorch's allocator on a CPU shows them so in transformers' modules, and peaks of joint products on H200s. Liger's
+    kernel writes both over what was kept.
     """
-    run = s.implementation
-    apart = run.modules != "joint" and not run.compiled and not liger_kernels.swaps_gate(s)
-    if not apart or not s.config.gated_mlp or not s.config.feeds_forward or s.config.experts is not None:
+    if s.implementation.megatron or liger_kernels.swaps_gate(s):
         return 0.0
-    width = s.ffn * (3 - lora_kept.keeps_input("down", s))
-    return float(s.tokens * DTYPE_BYTES[s.between.dtype] * width)
+    if not s.config.gated_mlp or not s.config.feeds_forward or s.config.experts is not None:
+        return 0.0
+    kept = lora_kept.keeps_input("down", s) and not s.implementation.casts_anew
+    return float(s.tokens * DTYPE_BYTES[s.between.dtype] * s.ffn * (3 - kept))
 
 
 def _mlp_width(s: Shard) -> int:

@@ -6,15 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from joulecast.model.kernels.operators import DTYPE_BYTES
-from joulecast.model.memory import liger_kept
 from joulecast.model.memory.loss_kept import forward_bytes, reference_transient_bytes
-from joulecast.model.memory.states import parameter_bytes
+from joulecast.model.memory.states import head_elements, parameter_bytes
 from joulecast.model.transformer import liger_loss
-from joulecast.model.transformer.head import embedding_rows, head_words
-from joulecast.model.transformer.log_probabilities import head_outputs
+from joulecast.model.transformer.head import embedding_rows
 
 if TYPE_CHECKING:
-    from joulecast.model.architecture.model_config import ModelConfig
     from joulecast.model.memory.activations import MicroBatchBytes
     from joulecast.model.memory.pipeline_rank import PipelineRank
     from joulecast.model.memory.states import Stage, StateShards, Whole
@@ -35,7 +32,7 @@ def gradients_at_peak(
     Where gradients are dropped after each step, an iteration of one micro-batch makes them layer by layer while it
     frees what the layers kept. Memory is then fullest before anything is freed, when the head's gradient has taken the
     place of what the head kept, or at the end: in the first layer's backward, when an embedding of its own has no
-    gradient yet, nor have the layer's weights in front of the last, or in the embedding's.
+    gradient yet, nor has the layer but of what its moment counts, or in the embedding's.
 
     Parameters
     ----------
@@ -55,21 +52,15 @@ def gradients_at_peak(
         return gradient_copies(one, rank, split) * gradients + max(0.0, of_table + anew - kept)
     at_once, further = in_backward
     kept_type = 0 if run.lora is not None else DTYPE_BYTES[run.kept_gradient_dtype]
-    head = head_outputs(head_words(config, run), run.log_probabilities) * config.hidden * kept_type / split.gradients
+    head = head_elements(config, run) * kept_type / split.gradients
     later = 0.0 if run.tied(config) else _table(one) * kept_type / split.gradients
-    begun = head - one.ends + max(0.0, further - one.layer) + waiting
-    within = in_front_of_last(config) * (gradients - later - head) / sum(rank.layers)
-    first_layer = gradients - later - within + one.layer - kept + further
-    return max(0.0, max(begun, first_layer) + at_once, gradients - kept + of_table)
-
-
-def in_front_of_last(config: ModelConfig) -> float:
-    """Share of a layer's gradients that come behind its last product's."""
-    experts, last = config.experts, 0
-    if config.feeds_forward:
-        values = config.hidden if experts is None else experts.row_width(config.hidden)
-        last = values * (config.ffn if experts is None else experts.count * experts.ffn)
-    return 1.0 - last / config.layer_parameters()
+    within = (gradients - later - head) / sum(rank.layers)
+    if split.splits_parameters:  # the head's is whole, and counted so; a layer's own are, and its predecessor's
+        begun = max(0.0, further + within - one.layer) - one.ends + waiting
+        end = gradients - later - head - 2 * within + 2 * one.layer - kept + further
+    else:
+        begun, end = head - one.ends, gradients - later - within + one.layer - kept
+    return max(0.0, max(begun, end) + at_once, gradients - kept + of_table)
 
 
 def gradient_copies(one: MicroBatchBytes, rank: PipelineRank, split: StateShards) -> int:
@@ -125,9 +116,8 @@ def gathered_at_peak(whole: Whole, transient: float, one: MicroBatchBytes, rank:
         return during
     read = reference_transient_bytes(one.shard)
     compared = whole.between + whole.wait + read if read else 0.0
-    freed = one.ends - liger_kept.weight_gradient_bytes(one.shard, one.shard.config.vocab)
     scored = whole.between + whole.wait + one.loss_transient
-    computed = during + whole.wait_within + one.backward_transient - freed
+    computed = during + whole.wait_within + one.backward_transient + one.boundary - one.ends
     moments = [scored, compared, computed, transient]
     if transient > max(one.backward_transient, one.loss_transient):  # what is outside of the layers comes last
         moments.append(whole.between + transient)

@@ -23,7 +23,7 @@ from joulecast.simulator.job_files.preferences import objective_of, put_narrow_r
 from joulecast.simulator.job_files.settings_file import SettingsFile
 from joulecast.simulator.job_files.supervised import put_tiles
 from joulecast.simulator.job_files.told import packed, unpacked
-from joulecast.simulator.job_files.trainer_kernels import read_kernels
+from joulecast.simulator.job_files.trainer_kernels import put_dropout, read_kernels
 from joulecast.simulator.job_files.trainer_liger import read_liger
 from joulecast.simulator.job_files.trainer_names import PASSED_OVER, REFUSED, WARNED
 from joulecast.simulator.plan_file.pairs import GRPO
@@ -153,6 +153,8 @@ def trainer_draft(
         put_precision(arguments, draft, loads_narrow=mixed and dialect.loads_frozen_narrow)
     if mixed and not dialect.pure:
         _parameters(arguments, draft)
+    if objective is None:  # trainers on pairs and rewards turn it off
+        put_dropout(arguments, draft)
     _batch(arguments, draft, dialect)
     _rest(arguments, draft, asked)
     for config in accelerate:

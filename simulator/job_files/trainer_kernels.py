@@ -32,6 +32,8 @@ _FLASH = ("use_flash_attention_2", "use_flash_attn", "flash_attention")
 _DYNAMO = ("dynamo_config.dynamo_backend", "dynamo_backend")
 #: Workers that read data, and beside which others of their settings Axolotl leaves their number alone.
 _WORKERS, _BESIDE_WORKERS = "dataloader_num_workers", ("dataloader_pin_memory", "dataloader_prefetch_factor")
+#: Models whose own configuration has dropout, in residual stream, embedding and attention, and how much.
+WITH_DROPOUT, DROPOUT = "gpt2", 0.1
 #: Kinds of AdamW by PyTorch and torchao, in fewer bits.
 _OF_ADAMW = re.compile(r"adamw(_torch)?(_(4|8)bit)?")
 #: How alike a name must be to one of these to be taken for a slip; other optimizers' names are less so.
@@ -67,6 +69,18 @@ def read_kernels(
     put("implementation.gradient_clipping", clipped, *config.source("max_grad_norm"))
     put_recomputation(config, draft)
     _optimizer(config, draft)
+
+
+def put_dropout(config: SettingsFile, draft: Draft) -> None:
+    """Put the dropout into the plan that GPT-2's own configuration has, unless the job changes it."""
+    name, overrides = str(draft.value("workload.model", "")), str(config.raw("config_overrides") or "")
+    if not name.startswith(WITH_DROPOUT) or "_pdrop" in overrides:
+        return
+    known = draft.value("implementation.attention_backend") == "cudnn" and not draft.value("implementation.compile")
+    if known and not draft.value("workload.document_tokens"):
+        draft.put("implementation.dropout", DROPOUT, f"the configuration of {name} has resid_pdrop = {DROPOUT}")
+    else:
+        draft.warn(f"{name} has dropout ({DROPOUT} in its configuration), which is not known of such kernels: without")
 
 
 def _put_workers(config: SettingsFile, draft: Draft) -> None:

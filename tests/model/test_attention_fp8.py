@@ -21,7 +21,7 @@ from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.attention_fp8 import FP8_SAVES, fp8_attention
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Attention, Collective, Streaming
-from joulecast.model.memory.activations import whole_layer_bytes
+from joulecast.model.memory.layer_kept import whole_layer_bytes
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.simulator.iteration.forecast import forecast
 from joulecast.simulator.plan_file.plan import Plan, plan_from_dict

@@ -78,7 +78,7 @@ LAYER = 2 * (3 * FFN + 2 * HIDDEN)
 @pytest.mark.parametrize(
     ("options", "head"),
     [
-        ({}, (2 + 4) * 64 * VOCAB),  # logits, and widened
+        ({}, (2 + 4) * 64 * VOCAB + 4 * 64 * HIDDEN),  # logits, and widened, and what the last norm gave
         ({"log_probabilities": "value"}, 0),
         ({"log_probabilities": "chunked"}, 63 * WORDS * 2 + 2 * WORDS * HIDDEN),  # and the words' weights, rounded
     ],

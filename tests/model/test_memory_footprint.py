@@ -25,8 +25,9 @@ from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.narrow import narrow_on
 from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.kernels.operators import Streaming
-from joulecast.model.memory.activations import layer_bytes, micro_batch_bytes, whole_layer_bytes
+from joulecast.model.memory.activations import layer_bytes, micro_batch_bytes
 from joulecast.model.memory.footprint import MemoryFootprint, check_fits, memory_footprint
+from joulecast.model.memory.layer_kept import whole_layer_bytes
 from joulecast.model.memory.pipeline_rank import PipelineRank, in_flight
 from joulecast.model.memory.states import StateShards
 from joulecast.simulator.instructions.footprints import footprint_of

@@ -11,49 +11,60 @@ from joulecast.model.architecture.hf import load_model
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.lora import Lora
+from joulecast.model.framework.narrow import Narrow
 from joulecast.model.memory.activations import MicroBatchBytes, micro_batch_bytes
 from joulecast.model.memory.footprint import memory_footprint
+from joulecast.model.memory.layer_kept import whole_layer_bytes
+from joulecast.model.memory.layer_transients import layer_transient_bytes
 from joulecast.model.memory.lora_kept import gradient_bytes
 from joulecast.model.memory.modules_kept import gate_gradient_bytes
 from joulecast.model.memory.moments import (
     beside_table_bytes,
     gathered_at_peak,
     gradients_at_peak,
-    in_front_of_last,
 )
 from joulecast.model.memory.pipeline_rank import PipelineRank
-from joulecast.model.memory.states import StateShards, Whole
+from joulecast.model.memory.states import Stage, StateShards, Whole, gathered_by_fsdp_bytes
+from joulecast.model.transformer import modules_experts
 
 LLAMA = load_model("llama-3.2-1b")
 EAGER = Implementation(drops_gradients=True)
 #: Two bytes for each of 128,256 tokens by 2,048 values, in GB.
 HEAD = 128_256 * 2048 * 2 / 1e9
-#: Parameters of a layer: attention, three products of the MLP and two norms; all but the last product's.
-LAYER = 2048 * (2048 + 2 * 512 + 2048) + 3 * 2048 * 8192 + 2 * 2048
-IN_FRONT = 1 - 2048 * 8192 / LAYER
+#: The residual stream's gradient.
+STREAM = 4096 * 2048 * 2 / 1e9
 ONLY, SPLIT = PipelineRank([16]), StateShards(parameters=2, gradients=2)
 
 
 def micro_batch(run: Implementation = EAGER, *, ends: float = 6e9) -> MicroBatchBytes:
     """A layer keeps 10 GB and needs 7 for the moment, the head keeps 6 and the loss needs 5."""
     one = micro_batch_bytes(LLAMA, run, 1, 4096)
-    return replace(one, layer=10e9, ends=ends, layer_transient=7e9, loss_transient=5e9)
+    return replace(one, layer=10e9, ends=ends, layer_transient=7e9, layer_anew=7e9, loss_transient=5e9)
+
+
+def within(gradients: float, head: float) -> float:
+    """One layer's share of gradients without those outside."""
+    return (gradients - head) / 16
 
 
 @pytest.mark.parametrize(
-    ("gradients", "kept", "at_once", "further", "expected"),
+    ("split", "gradients", "kept", "at_once", "further", "expected"),
     [
-        (1, 40, 5, 12, HEAD / 2 - 6 + 2 + 5),  # as the backward begins: a layer's gathering beyond what it frees
-        (1, 40, 7, 8, HEAD / 2 - 6 + 7),
-        # At its end: all gradients but those of a layer in front of its last product, and one layer of what was kept.
-        (9, 20, 5, 2, 9 - IN_FRONT * (9 - HEAD / 2) / 16 + 10 - 20 + 2 + 5),
-        (1, 40, 2, 8, 0),  # before it
+        # As the backward begins, with what the reduction of the layer behind holds where that is more than it freed.
+        (SPLIT, 1, 40, 5, 12, 12 + within(1, HEAD / 2) - 10 - 6 + 5),
+        (SPLIT, 1, 40, 7, 8, -6 + 7),
+        # In the layer before the last: all gradients but those of two layers and outside, two layers of what was kept.
+        (SPLIT, 9, 20, 5, 2, 9 - HEAD / 2 - 2 * within(9, HEAD / 2) + 2 * 10 - 20 + 2 + 5),
+        (SPLIT, 1, 40, 2, 8, 0),  # before it
+        # Whole gradients: the head's is one of them, and the last layer waits for none.
+        (StateShards(), 1, 40, 6, 0, HEAD - 6 + 6),
+        (StateShards(), 9, 20, 5, 0, 9 - within(9, HEAD) + 10 - 20 + 5),
     ],
 )
 def test_gradients_that_come_while_layers_go(
-    gradients: float, kept: float, at_once: float, further: float, expected: float
+    split: StateShards, gradients: float, kept: float, at_once: float, further: float, expected: float
 ) -> None:
-    found = gradients_at_peak(gradients * 1e9, kept * 1e9, (at_once * 1e9, further * 1e9), micro_batch(), ONLY, SPLIT)
+    found = gradients_at_peak(gradients * 1e9, kept * 1e9, (at_once * 1e9, further * 1e9), micro_batch(), ONLY, split)
     assert found == pytest.approx(expected * 1e9)
 
 
@@ -61,10 +72,9 @@ def test_an_embedding_of_its_own_has_no_gradient_in_the_first_layers_backward() 
     """As where the end is fullest above, less the table's share; or it is fullest in the embedding's backward."""
     one = micro_batch(replace(EAGER, tie_embeddings=False))
     found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT)
-    within = IN_FRONT * (9 - HEAD) / 16
-    assert found == pytest.approx((9 - HEAD / 2 - within + 10 - 20 + 2 + 5) * 1e9)
-    found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT, of_table=18e9)
-    assert found == pytest.approx((9 - 20 + 18) * 1e9)
+    assert found == pytest.approx((9 - HEAD - 2 * within(9, HEAD) + 20 - 20 + 2 + 5) * 1e9)
+    found = gradients_at_peak(9e9, 20e9, (5e9, 2e9), one, ONLY, SPLIT, of_table=30e9)
+    assert found == pytest.approx((9 - 20 + 30) * 1e9)
 
 
 def test_what_the_embeddings_backward_holds_beside_all_gradients() -> None:
@@ -113,7 +123,7 @@ def test_gradients_that_are_dropped_add_up_beside_buckets() -> None:
 @pytest.mark.parametrize(
     ("transient", "ends", "expected"),
     [
-        (6, 6, 8 + 2 + 7 - 6 - 6),  # a layer's backward, whose second gathering is 2 GB beyond what it frees
+        (6, 6, 8 + 2 + 7 + STREAM - 6 - 6),  # a layer's backward, whose second reduction is 2 GB beyond what it frees
         (6, 9.5, 4 + 5 - 6),  # the loss's
         (20, 6, 4),  # what lies outside of the layers needs the most
         (12, 6, 4),
@@ -138,9 +148,9 @@ def test_what_is_gathered_elsewhere() -> None:
     ("lora", "each", "weights"),
     [
         (Lora(16, ("query",), 0.0, "bf16"), 2, 0),
-        (Lora(16, ("down",), 0.0, "bf16"), 2 + 2 + 2, 0),
+        (Lora(16, ("down",), 0.0, "bf16"), 2 + 2, 0),
         (Lora(16, ("down",), 0.1, "fp32"), 4 + 4, 0),
-        (Lora(16, ("down",), 0.0, "bf16", base="nf4"), 2 + 2 + 2, 2 * 2048 * 8192),
+        (Lora(16, ("down",), 0.0, "bf16", base="nf4"), 2 + 2, 2 * 2048 * 8192),
         (Lora(16, ("query",), 0.0, "bf16", base="nf4"), 2, 2 * 2048 * 8192),
         (Lora(16, ("query",), 0.0, "fp32", base="nf4", prepared=True), 2 + 4, 2 * 2048 * 8192),
         (Lora(16, ("down",), 0.0, "fp32", base="nf4", prepared=True), 4 + 4 + 4, 2 * 2048 * 8192),
@@ -162,12 +172,18 @@ def test_chunks_keep_what_is_under_way_in_each() -> None:
     assert last.activations - inner.activations == pytest.approx(2 * one.ends)
 
 
-def test_a_heads_gradient_that_the_forward_made_stays_while_layers_go() -> None:
-    """FSDP holds it whole until the end; only the rest of what the head kept is freed by a layer's backward."""
+def test_two_layers_and_the_heads_gradient_are_whole_in_a_layers_backward() -> None:
+    """Whose gradients are counted as they come; beside adapters the head has none."""
     run = replace(EAGER, modules="transformers", gathered=True)
-    fused = replace(run, liger=("fused_linear_cross_entropy",))
-    plain, liger = (gathered_at_peak(Whole(1e9, 9e9, 0.0), 7e9, micro_batch(one), ONLY) for one in (run, fused))
-    assert liger - plain == pytest.approx(HEAD * 1e9)
+
+    def whole(run: Implementation) -> Whole:
+        return gathered_by_fsdp_bytes(Stage(LLAMA, run, 16, first=True, last=True, others=()), SPLIT)
+
+    layer = 2 * LLAMA.layer_parameters()
+    assert whole(run).during - whole(run).between == pytest.approx(layer + HEAD * 1e9)
+    assert whole(run).further == pytest.approx(layer)
+    lora = whole(replace(run, lora=Lora(16, ("query",), 0.0, "bf16")))
+    assert lora.during - lora.between < layer + 1e6
 
 
 def test_three_gradients_around_a_gate_of_which_the_product_has_made_room_for_one() -> None:
@@ -177,11 +193,50 @@ def test_three_gradients_around_a_gate_of_which_the_product_has_made_room_for_on
     assert gate_gradient_bytes(shard(LLAMA, run, 1, 4096)) == 2 * values
     frozen = replace(run, lora=Lora(rank=8, targets=("query",)))
     assert gate_gradient_bytes(shard(LLAMA, frozen, 1, 4096)) == 3 * values
-    assert gate_gradient_bytes(shard(LLAMA, replace(run, compiled=True), 1, 4096)) == 0.0
+    compiled = replace(run, compiled=True)
+    assert gate_gradient_bytes(shard(LLAMA, compiled, 1, 4096)) == 2 * values
+    cast_anew = replace(EAGER, compiled=True, narrow=Narrow())
+    assert gate_gradient_bytes(shard(LLAMA, cast_anew, 1, 4096)) == 3 * values
+    liger = replace(run, liger=("swiglu",))
+    assert gate_gradient_bytes(shard(LLAMA, liger, 1, 4096)) == 0.0
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "nemotron-h-8b", "nemotron-3-super-120b-a12b"])
-def test_what_comes_in_front_of_the_last_product_is_a_share(name: str) -> None:
-    """It was below 0 for layers of attention alone, and for experts between latent projections."""
-    config = load_model(name)
-    assert all(0.0 <= in_front_of_last(kind) <= 1.0 for kind in (config, *config.kinds))
+def test_weights_gradients_that_come_anew_are_there_at_the_gate() -> None:
+    """That of the last product, whole; with experts, of which a layer has two products, those of both."""
+    run = replace(EAGER, modules="transformers")
+    s = shard(LLAMA, run, 1, 4096)
+    gate, weight = gate_gradient_bytes(s), 2 * 2048 * 8192
+    assert layer_transient_bytes(s) == max(gate, weight + 2 * 4096 * 8192)
+    assert layer_transient_bytes(s, anew=True) == gate + weight
+    config = load_model("mixtral-8x7b")
+    s = shard(config, run, 1, 4096)
+    rows, up = 2 * 4096, 2 * 14_336
+    later = 2 * rows * (up + 2 * 4096) - modules_experts.kept_bytes(s)
+    assert layer_transient_bytes(s, anew=True) == 2 * 8 * 4096 * (up + 14_336) + later
+
+
+def test_eager_casts_to_fp8_hold_two_copies_in_fp32() -> None:
+    """Of the gate's and up's gradient; kept were both products, the activation and its product with the gate."""
+    s = shard(LLAMA, replace(EAGER, narrow=Narrow("tensorwise")), 1, 4096)
+    values = 4096 * 8192
+    assert layer_transient_bytes(s, anew=True) == 2 * 2048 * 8192 + 2 * values * (2 - 4) + 8 * 2 * values
+
+
+def test_a_checkpoint_keeps_a_layers_input_beside_its_copy_in_fp32() -> None:
+    """Of a norm of tensor operations; a fused one keeps the input itself."""
+    run = replace(EAGER, modules="transformers", recompute="full")
+    fused = replace(run, liger=("rms_norm",))
+    for one, beside in ((run, 0.0), (fused, 2 * 4096 * 2048)):
+        s = shard(LLAMA, one, 1, 4096)
+        plain = shard(LLAMA, replace(one, recompute="none"), 1, 4096)
+        assert layer_transient_bytes(s) - layer_transient_bytes(plain) == whole_layer_bytes(s) - beside
+
+
+def test_one_head_of_keys_is_expanded_and_not_copied() -> None:
+    """Whose values attention reads where a mask, or heads that are no power of two, ask for a key for every head."""
+    run = replace(EAGER, modules="transformers", attention_backend="flex")
+    heads = replace(LLAMA, heads=24, hidden=1536)
+    many, one, pairs = (whole_layer_bytes(shard(replace(heads, kv_heads=n), run, 1, 4096)) for n in (8, 1, 24))
+    each = 2 * 4096 * 64
+    assert pairs - many == pytest.approx(0.0)
+    assert many - one == 2 * 23 * each

@@ -14,7 +14,8 @@ from joulecast.model.architecture.model_config import ModelConfig
 from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.kernels.operators import Attention, Gemm
-from joulecast.model.memory.activations import layer_bytes, layer_transient_bytes
+from joulecast.model.memory.activations import layer_bytes
+from joulecast.model.memory.layer_transients import layer_transient_bytes
 from joulecast.model.training.step import layer_backward
 from joulecast.simulator.closed_form.forecast import closed_form
 from joulecast.simulator.instructions.footprints import footprint_of, footprints

@@ -16,7 +16,8 @@ from joulecast.model.framework.implementation import Implementation
 from joulecast.model.framework.layer_shard import shard
 from joulecast.model.framework.narrow import Narrow
 from joulecast.model.kernels.operators import Collective, Streaming
-from joulecast.model.memory.activations import layer_bytes, layer_transient_bytes
+from joulecast.model.memory.activations import layer_bytes
+from joulecast.model.memory.layer_transients import layer_transient_bytes
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.simulator.plan_file.plan import plan_from_dict
 

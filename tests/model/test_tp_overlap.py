@@ -20,7 +20,8 @@ from joulecast.model.hardware.catalogue import load_gpu
 from joulecast.model.hardware.gpu_model import gpu_model
 from joulecast.model.kernels.lowering import lower
 from joulecast.model.kernels.operators import Collective, Gemm, Streaming
-from joulecast.model.memory.activations import layer_bytes, layer_transient_bytes
+from joulecast.model.memory.activations import layer_bytes
+from joulecast.model.memory.layer_transients import layer_transient_bytes
 from joulecast.model.power.kernel_power import at_clock
 from joulecast.model.training.step import layer_backward, layer_forward
 from joulecast.model.transformer.pipelined_products import gathered_product, scattered_product

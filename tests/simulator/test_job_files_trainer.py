@@ -52,6 +52,27 @@ def test_an_accelerate_job_is_the_plan_that_one_would_write(tmp_path):
     assert jc.predict(tomllib.loads(found.text)).to_dict() == jc.predict(by_hand).to_dict()
 
 
+RUN_CLM = "torchrun --nproc_per_node 1 run_clm.py --model_name_or_path openai-community/gpt2-medium --bf16 --block_size 512"
+
+
+@pytest.mark.parametrize(
+    ("more", "dropout", "told"),
+    [
+        ("", 0.1, False),
+        (" --gradient_checkpointing", 0.1, False),
+        (" --config_overrides resid_pdrop=0.0,attn_pdrop=0.0,embd_pdrop=0.0", None, False),
+        (" --torch_compile", None, True),
+        (" --attn_implementation flash_attention_2", None, True),
+        (" --model_name_or_path Qwen/Qwen2.5-1.5B", None, False),
+    ],
+)
+def test_gpt2_has_the_dropout_of_its_configuration(tmp_path, more, dropout, told):
+    found = convert(tmp_path, RUN_CLM + more)
+    assert found.tables["implementation"].get("dropout") == dropout
+    assert any("has dropout" in one for one in found.warnings) is told
+    jc.predict(found.tables)
+
+
 def test_every_key_says_its_file_and_line(tmp_path):
     found = convert(tmp_path, COMMAND)
     assert found.sources["workload.sequence_length"] == "max_seq_length (line 4)"

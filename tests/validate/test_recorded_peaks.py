@@ -8,12 +8,15 @@ import pytest
 
 from joulecast.validate.suites import run_suite
 
-ROWS = Path(__file__).resolve().parents[2] / "validate" / "recorded" / "h200_sxm"
+ROWS = Path(__file__).resolve().parents[2] / "validate" / "recorded"
 
 
 def peak_errors(file: str) -> dict[str, float]:
     """Errors of the rows that say a peak [%]."""
-    rows = run_suite("train", ROWS / file, gpu="h200-sxm").to_dict()["rows"]
+    data = ROWS / ("h100_sxm" if "two_gpus" in file else "h200_sxm") / file
+    metered = '"joulecast-metered-1"' in data.read_text(encoding="utf-8")
+    result = run_suite("plans", data) if metered else run_suite("train", data, gpu="h200-sxm")
+    rows = result.to_dict()["rows"]
     measured = [row for row in rows if row["measured"].get("peak_mem_bytes")]
     return {
         row["name"]: 100.0 * (row["predicted"]["peak_mem_bytes"] / row["measured"]["peak_mem_bytes"] - 1.0)
@@ -42,7 +45,20 @@ def peak_errors(file: str) -> dict[str, float]:
         ("train_context.jsonl", 18, {"p2p_ddp": 12.0}),
         ("train_iterations.jsonl", 15, {}),
         # Weighted rows are kept in fp32, and those that ``index_add`` adds.
-        ("train_row_operators.jsonl", 6, {"mixtral8x7b": 0.9}),
+        ("train_row_operators.jsonl", 6, {}),
+        # Weights' gradients that come in a layer, gates, and casts.
+        ("train_float8.jsonl", 16, {}),
+        # What FSDP holds whole; DDP's is as in ``…_context``, that of adapters is short by what is not known.
+        ("train_two_gpus.jsonl", 7, {}),
+        (
+            "train_two_gpus_second.jsonl",
+            13,
+            {"ddp_liger": 7.6, "ddp_lora": 0.3, "fsdp_lora": 1.1, "fsdp_liger": 0.4},
+        ),
+        ("train_documents.jsonl", 5, {}),
+        ("train_wide.jsonl", 12, {}),
+        ("train_lora.jsonl", 8, {"qwen2.5-14b": 0.4}),
+        ("train_windows.jsonl", 4, {}),
     ],
 )
 def test_peaks_are_met(file: str, count: int, far: dict[str, float]) -> None:
