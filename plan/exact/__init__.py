@@ -8,7 +8,8 @@ To read, in this order:
 - ``rounding``: discrete plans along it, with ``rounding_kernels``; ``plan_search`` improves them.
 - ``simple_plans``: plans with few different choices, with ``tied_kernels``.
 - ``exact_front``: all of this together, a ``front``, held to conservation laws by ``front_guards``;
-  ``power_means``, ``site_limits``: plans that exceed power limits of boards, or of the site;
+  ``power_means``, ``site_limits``: plans that exceed power limits of boards, or of the site; ``power_caps``: plans
+  at such a limit of boards;
   ``front_intervals``: how sure its plans are, as ``plan_ends`` names it.
 - ``exports``: fronts as schedulers read them.
 

@@ -45,8 +45,9 @@ def exact_front(problem: FrontProblem, *, simple: str | None = None, time_limit_
     points = _along(problem, curve, simple)
     if time_limit_s is not None:  # beside the plans that are found without it, so that no limit costs one of them
         limit_s = time_limit_s * ROOM
-        beside = _sought(problem, curve, simple, np.array([time_limit_s]))
-        points = sorted([*points, *(p for p in beside if p.time_s <= limit_s)], key=lambda p: p.time_s)
+        beside = within_power(problem, _found(problem, curve, simple, np.array([time_limit_s])))
+        fastest = points[0].time_s if points else 0.0
+        points = sorted([*points, *(p for p in beside if fastest <= p.time_s <= limit_s)], key=lambda p: p.time_s)
     if not points:
         raise InputError(
             "no plan keeps the power limit", key="power.power_limit_w", remedy="Raise it, or allow lower clocks."
@@ -80,19 +81,19 @@ def _points(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> list[F
 
 
 def _along(problem: FrontProblem, curve: TimeCostCurve, simple: str | None) -> list[FrontPoint]:
-    """Plans that keep the power limits; of simple ones more between the first of them and those that do not."""
+    """Plans that keep the power limits; more around the fastest of them, where there are faster ones that do not."""
     plans = _found(problem, curve, simple)
-    kept = within_power(problem, plans)
-    if simple is None or not kept or kept[0] is plans[0]:
+    kept, limit_w = within_power(problem, plans), problem.power_limit_w
+    if limit_w is None or (kept and kept[0] is plans[0]):
         return kept
-    first = plans.index(kept[0])
-    times_s = np.linspace(plans[first - 1].time_s, plans[first].time_s, TIMES_BETWEEN)
-    return _unbeaten(problem, [*kept, *_sought(problem, curve, simple, times_s)])
+    from joulecast.plan.exact.power_caps import plans_at_limit
 
-
-def _sought(problem: FrontProblem, curve: TimeCostCurve, simple: str | None, times_s: Float) -> list[FrontPoint]:
-    """Plans of these times alone that keep the power limits."""
-    return within_power(problem, _found(problem, curve, simple, times_s))
+    near = _points(problem, curve, plans_at_limit(problem, limit_w, simple))
+    if simple is not None and kept:
+        first = plans.index(kept[0])
+        times_s = np.linspace(plans[first - 1].time_s, plans[first].time_s, TIMES_BETWEEN)
+        near += _found(problem, curve, simple, times_s)
+    return _unbeaten(problem, [*kept, *within_power(problem, near)])
 
 
 def _found(

@@ -75,21 +75,28 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, times_s: Float | 
         Times for which plans are wanted, rising, by default along the whole curve [s].
     """
     from joulecast.plan.exact.plan_search import improved
-    from joulecast.plan.exact.rounding_kernels import round_all
 
-    g, n = problem.graph, problem.dag.instructions
     gains = gains_of(problem)
     fewest, most = (affordable(limit) for limit in TIMES)
-    count = min(max(affordable(ROUNDED_INSTRUCTIONS) // (n * len(THRESHOLDS)), fewest), most)
-    whole = curve.time[[-1, 0]].astype(np.float64)
-    times = target_times(problem, curve, count) if times_s is None else np.clip(times_s / TIME_QUANTUM_S, *whole)
-    deadlines, limits = deadlines_s(problem, curve, times), times * TIME_QUANTUM_S
+    count = min(max(affordable(ROUNDED_INSTRUCTIONS) // (problem.dag.instructions * len(THRESHOLDS)), fewest), most)
+    times = target_times(problem, curve, count) * TIME_QUANTUM_S if times_s is None else times_s
     found = [_fastest(problem, curve, gains)] if times_s is None else []
+    found.append(rounded(problem, curve, times))
+    return evaluated(problem, improved(problem, curve, undominated(joined(*found)), gains))
+
+
+def rounded(problem: FrontProblem, curve: TimeCostCurve, times_s: Float) -> Plans:
+    """Plans for each of some times [s] and each threshold, those included that others beat."""
+    from joulecast.plan.exact.rounding_kernels import round_all
+
+    g, n, gains = problem.graph, problem.dag.instructions, gains_of(problem)
+    times = np.clip(times_s / TIME_QUANTUM_S, *curve.time[[-1, 0]].astype(np.float64))
+    deadlines, limits, found = deadlines_s(problem, curve, times), times * TIME_QUANTUM_S, []
     for corner, thresholds in ((g.corner, THRESHOLDS), (g.near, NEAR_THRESHOLDS)):
         rows = len(times) * len(thresholds)
         found.append(Plans(np.empty(rows), np.empty(rows), np.empty((rows, n), dtype=np.int64)))
         round_all(g, corner, deadlines, limits, np.array(thresholds), gains, *found[-1].columns)
-    return evaluated(problem, improved(problem, curve, undominated(joined(*found)), gains))
+    return joined(*found)
 
 
 def joined(*plans: Plans) -> Plans:

@@ -30,7 +30,7 @@ Float = NDArray[np.float64]
 
 TIES = ("stage", "steady", "rank")
 
-#: Instructions visited by the local search, roughly.
+#: Instructions visited by the local search, roughly, where nothing else is said.
 SEARCHED_INSTRUCTIONS = 400_000_000
 #: Times for which plans are sought.
 TIMES = 160
@@ -47,6 +47,7 @@ def simple_plans(
     curve: TimeCostCurve,
     tie: str,
     times_s: Float | None = None,
+    searched: int = SEARCHED_INSTRUCTIONS,
 ) -> Plans:
     """Plans along the front whose instructions share choices.
 
@@ -58,6 +59,8 @@ def simple_plans(
         are free.
     times_s
         Times for which plans are wanted, rising, by default along the whole curve [s].
+    searched
+        Instructions visited by the local search, roughly.
 
     Raises
     ------
@@ -82,7 +85,7 @@ def simple_plans(
         limits = np.clip(times_s, shortest, longest) * (1.0 + 1e-12)
     plans = np.empty((len(limits), n), dtype=np.int64)
     evaluations = len(ties.choices) * len(gains.least_w)
-    trials = int(np.clip(affordable(SEARCHED_INSTRUCTIONS) // (n * evaluations * len(limits)), 4, 200))
+    trials = int(np.clip(affordable(searched) // (n * evaluations * len(limits)), 4, 200))
     tied_front(g, ties, limits, _starts(problem, curve, ties, limits), gains, trials, plans)
     return undominated(evaluated(problem, Plans(limits, np.zeros(len(limits)), plans)))
 
