@@ -52,7 +52,9 @@ def test_an_accelerate_job_is_the_plan_that_one_would_write(tmp_path):
     assert jc.predict(tomllib.loads(found.text)).to_dict() == jc.predict(by_hand).to_dict()
 
 
-RUN_CLM = "torchrun --nproc_per_node 1 run_clm.py --model_name_or_path openai-community/gpt2-medium --bf16 --block_size 512"
+RUN_CLM = (
+    "torchrun --nproc_per_node 1 run_clm.py --model_name_or_path openai-community/gpt2-medium --bf16 --block_size 512"
+)
 
 
 @pytest.mark.parametrize(
