@@ -57,13 +57,14 @@ def test_windows_count_where_the_sequence_is_longer() -> None:
 
 
 def test_transformers_masks_are_kept_by_local_layers_alone() -> None:
+    """With them keys and values are copied for each head, unless one of them is expanded for all."""
     users = {"implementation": {"modules": "transformers"}}
-    short, long = (
-        footprint_of(plan("gemma-3-1b", sequence, batch=1, **users), 0).activations for sequence in (511, 512)
-    )
-    masks = 22 * 2 * 512**2
-    repeated = 22 * 512 * 2 * (3 * 4 * 256 - 6 * 256)
-    assert long - short * 512 / 511 == pytest.approx(masks + repeated, rel=1e-3)
+    for model, window, layers, repeated in (("gemma-3-1b", 512, 22, 0), ("gemma-3-4b", 1024, 29, 3 * 8 - (8 + 2 * 4))):
+        short, long = (
+            footprint_of(plan(model, sequence, batch=1, **users), 0).activations for sequence in (window - 1, window)
+        )
+        kept = layers * 2 * (window**2 + window * repeated * 256)
+        assert long - short * window / (window - 1) == pytest.approx(kept, rel=1e-3)
     assert "computes the whole square and adds a mask" in said(plan("gemma-3-1b", 512, batch=1, **users))
 
 

@@ -11,11 +11,11 @@ from paths import ROOT
 from published_lines import LINE
 from row_files import csv_rows, write_csv
 
+from joulecast.arrays import Bool
 from joulecast.calibrate.published import separate_factors, shipped
 from joulecast.calibrate.published.fit import Fitted, Linearised
 from joulecast.calibrate.published.generations import generation_of
 from joulecast.calibrate.published.left_out import (
-    Mask,
     Refitted,
     StepTime,
     by_gpu,
@@ -270,7 +270,7 @@ def test_an_unknown_gpu_adds_what_left_out_gpus_are_off_beyond_left_out_sources(
     steps = [plan_row(row(id=f"r{i}", source=s, gpu=g, **modern)) for i, (s, g) in enumerate(lines)]
     off = {"source": [0.1, 0.1, 0.1, 0.9], "gpu": [0.2, 0.2, -0.3, 0.9]}
 
-    def forecasts(planned: Sequence[PlannedRow], parts: Sequence[Mask], _: Linearised, *, far: bool) -> Refitted:
+    def forecasts(planned: Sequence[PlannedRow], parts: Sequence[Bool], _: Linearised, *, far: bool) -> Refitted:
         assert far
         errors = off["gpu" if len(parts) == 2 else "source"]
         times = tuple(StepTime(1.5 * float(np.exp(error)), 0.0, 9.0) for error in errors)
