@@ -38,7 +38,7 @@ from joulecast.model.memory.states import (
     whole_throughout_bytes,
 )
 from joulecast.model.memory.vision_kept import kept_bytes
-from joulecast.model.memory.workspaces import LIBRARY_BYTES, workspace_bytes
+from joulecast.model.memory.workspaces import LIBRARY_BYTES, PYTORCH, workspace_bytes
 from joulecast.model.training.optimizer import widened_gradient_bytes
 from joulecast.model.transformer.head import embedding_rows
 
@@ -84,7 +84,7 @@ class MemoryFootprint:
     outputs: float
     buffers: float
     transient: float
-    workspace: float = 2 * LIBRARY_BYTES
+    workspace: float = PYTORCH * LIBRARY_BYTES
     gathered: float = 0.0
     context: float = CONTEXT_BYTES
     cached: float = 0.0

@@ -105,11 +105,11 @@ def attention_transient_bytes(s: Shard) -> float:
 
     Gradients of the weights behind it are there by then.
     """
-    if not transformers_attention.applies(s) and not math_attention.applies(s):
+    written = transformers_attention.applies(s)
+    if not written and not math_attention.applies(s):
         return 0.0
     run, behind = s.implementation, s.up_width + s.ffn + s.attention_width
     weights = 0.0 if run.lora is not None else float(DTYPE_BYTES[run.dtype] * s.hidden * behind)
     again = _made_again_bytes(s) if run.recompute == "full" else saved_bytes(s)
-    written = transformers_attention.applies(s)
     gradients = transformers_attention.gradient_bytes(s) if written else math_attention.gradient_bytes(s)
     return gradients + weights + again - modules_kept.mlp_bytes(s) - modules_kept.second_norm_bytes(s)

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from joulecast.arrays import Int
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,7 +39,7 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
-def copy_into(target: NDArray[np.int64], source: NDArray[np.int64]) -> None:
+def copy_into(target: Int, source: Int) -> None:
     """``target[:] = source``; of that line numba compiles the error messages too, which takes seconds."""
     for i in range(len(target)):
         target[i] = source[i]

@@ -8,13 +8,12 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.simulator.schedules import Instruction, Schedule, stage_of_chunk
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 Value = TypeVar("Value")
 Number = TypeVar("Number", int, float)
 
@@ -44,7 +43,7 @@ class InstructionDag:
     names: tuple[str, ...]
     source: Int
     target: Int
-    latency_s: Float
+    latency_s: Array
     order: Int
     schedule: str = ""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import GuardError, InputError
 from joulecast.plan.exact.front import ROUNDING, Front, FrontPoint, lower_bound
 from joulecast.plan.exact.front_guards import check_curve, check_points
@@ -16,8 +16,6 @@ from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import Plans, rounded_plans
 from joulecast.plan.knobs.pareto import pareto
 from joulecast.plan.knobs.time_limit import ROOM, none_within
-
-Float = NDArray[np.float64]
 
 #: Times at which simple plans are sought between the last one beyond a power limit and the first one that keeps it.
 TIMES_BETWEEN = 24
@@ -97,7 +95,7 @@ def _along(problem: FrontProblem, curve: TimeCostCurve, simple: str | None) -> l
 
 
 def _found(
-    problem: FrontProblem, curve: TimeCostCurve, simple: str | None, times_s: Float | None = None
+    problem: FrontProblem, curve: TimeCostCurve, simple: str | None, times_s: Array | None = None
 ) -> list[FrontPoint]:
     if simple is None:
         return _points(problem, curve, rounded_plans(problem, curve, times_s))

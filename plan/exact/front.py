@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import InputError, counted
 from joulecast.extras import data_frame
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from joulecast.plan.exact.plan_ends import PlanInterval
 
-Float = NDArray[np.float64]
 
 #: Name of the plain form of a front, with its version.
 FORM = "joulecast-front-1"
@@ -117,7 +117,7 @@ class Front:
         return plan_intervals(self.problem, self.problem.kernels, choices, *(np.array(t) for t in taken))
 
     @cached_property
-    def lower_bound(self) -> tuple[Float, Float]:
+    def lower_bound(self) -> tuple[Array, Array]:
         """See :func:`lower_bound`."""
         return lower_bound(self.problem, self.curve)
 
@@ -243,7 +243,7 @@ class Front:
         return [plan.time_s for plan in self.plans]
 
 
-def lower_bound(problem: FrontProblem, curve: TimeCostCurve) -> tuple[Float, Float]:
+def lower_bound(problem: FrontProblem, curve: TimeCostCurve) -> tuple[Array, Array]:
     """Breakpoints of the continuous front, from the fastest to the energy-best time, shape ``(b,)`` [s], [J].
 
     The curve counts times of options and latencies that are rounded up. What that adds at most is taken off its times,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.errors import GuardError
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from joulecast.plan.exact.front import FrontPoint
 
-Float = NDArray[np.float64]
 
 #: Relative difference that is rounding of sums.
 TOLERANCE = 1e-9
@@ -73,7 +73,7 @@ def _check(problem: FrontProblem, points: Sequence[FrontPoint], first: int) -> N
     _equal("instructions and waiting", "energy", total, [p.energy_j for p in points], "J", first)
 
 
-def of_choices(problem: FrontProblem, choice: NDArray[np.int32]) -> tuple[Float, Float]:
+def of_choices(problem: FrontProblem, choice: NDArray[np.int32]) -> tuple[Array, Array]:
     """Time and energy of every instruction of every plan, shape ``(n, plans)`` [s], [J]."""
     first = np.cumsum([0, *(len(s.options) for s in problem.sets)])
     at = first[problem.kind][:, None] + choice
@@ -82,7 +82,7 @@ def of_choices(problem: FrontProblem, choice: NDArray[np.int32]) -> tuple[Float,
     return time[at], energy[at]
 
 
-def ends_of_plans(problem: FrontProblem, time_s: Float) -> Float:
+def ends_of_plans(problem: FrontProblem, time_s: Array) -> Array:
     """When every instruction ends, each starting as soon as it can, shape ``(n, plans)`` [s]."""
     dag = problem.dag
     by = np.argsort(dag.target, kind="stable")
@@ -97,7 +97,7 @@ def ends_of_plans(problem: FrontProblem, time_s: Float) -> Float:
     return end
 
 
-def _check_causality(problem: FrontProblem, time_s: Float, end_s: Float, first: int) -> None:
+def _check_causality(problem: FrontProblem, time_s: Array, end_s: Array, first: int) -> None:
     dag = problem.dag
     for u, v, latency in zip(dag.source.tolist(), dag.target.tolist(), dag.latency_s.tolist(), strict=True):
         early = end_s[v] - time_s[v] < end_s[u] + latency - TOLERANCE * end_s[v]
@@ -106,13 +106,13 @@ def _check_causality(problem: FrontProblem, time_s: Float, end_s: Float, first: 
             raise GuardError(f"plan {number} of the front: {dag.names[v]} starts before {dag.names[u]} has ended")
 
 
-def _by_rank(problem: FrontProblem, values: Float) -> Float:
+def _by_rank(problem: FrontProblem, values: Array) -> Array:
     """Sums over the instructions of every rank, shape ``(ranks, plans)``."""
     starts = np.cumsum([0, *(len(order) for order in problem.dag.ranks)])[:-1]
     return np.asarray(np.add.reduceat(values, starts, axis=0))
 
 
-def _equal(what: str, of: str, ours: Float, stated: Sequence[float], unit: str, first: int) -> None:
+def _equal(what: str, of: str, ours: Array, stated: Sequence[float], unit: str, first: int) -> None:
     theirs = np.array(stated)
     off = ~(np.abs(ours - theirs) <= TOLERANCE * np.maximum(np.abs(ours), np.abs(theirs)))
     if off.any():

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.kernels.costs import Costs, concatenate
 from joulecast.model.kernels.operators import Operator
@@ -33,9 +33,6 @@ from joulecast.simulator.plan_file.gpu import launch_s
 if TYPE_CHECKING:
     from joulecast.plan.exact.problem import Choice, FrontProblem
     from joulecast.plan.knobs.options import Option
-
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +59,7 @@ class OptionKernels:
 
 
 def plan_intervals(
-    problem: FrontProblem, kernels: OptionKernels, choices: Sequence[Choice], time_s: Float, energy_j: Float
+    problem: FrontProblem, kernels: OptionKernels, choices: Sequence[Choice], time_s: Array, energy_j: Array
 ) -> tuple[PlanInterval, ...]:
     """Intervals of plans, and of their ratios to the first of them.
 
@@ -88,7 +85,7 @@ class _Chosen:
 
     options: Sequence[Option]
     kind: Int
-    executed: Float
+    executed: Array
 
 
 def _chosen(problem: FrontProblem, choices: Int) -> _Chosen:
@@ -102,7 +99,7 @@ def _chosen(problem: FrontProblem, choices: Int) -> _Chosen:
 
 
 def _host_changes(
-    chosen: _Chosen, kernels: OptionKernels, gpus: int, time_s: Float, energy_j: Float
+    chosen: _Chosen, kernels: OptionKernels, gpus: int, time_s: Array, energy_j: Array
 ) -> HostChanges | None:
     """What the pace of PyTorch's host leaves open of the plans."""
     base = next(iter(kernels.ways.values()))

@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.plan.exact.dag import InstructionDag
 from joulecast.plan.knobs.options import TIME_QUANTUM_S, OptionSet, integer_slopes, quanta
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.parametric_flow_kernels import Network
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 #: Breakpoints of one call of the inner loop.
 _CHUNK = 512
@@ -56,14 +54,14 @@ class TimeCostCurve:
     """
 
     time: Int
-    slope_w: Float
-    cost_j: Float
+    slope_w: Array
+    cost_j: Array
     kept: Int
     start: Int
     end: Int
 
     @property
-    def time_s(self) -> Float:
+    def time_s(self) -> Array:
         """Times of the breakpoints [s]."""
         return np.asarray(self.time * TIME_QUANTUM_S, dtype=np.float64)
 

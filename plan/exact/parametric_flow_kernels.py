@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Int
 from joulecast.plan.exact.compiled import compiled, copy_into
-
-Int = NDArray[np.int64]
 
 FAR = 1 << 62
 

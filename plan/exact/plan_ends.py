@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from joulecast.arrays import Array, Int
 
 if TYPE_CHECKING:
     from joulecast.simulator.iteration.uncertainty import Intervals
-
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class PlanInterval:
     energy_ratio_p95: float
 
 
-def plan_ends(found: Intervals, time_s: Float, energy_j: Float, against: NDArray[np.int64]) -> tuple[PlanInterval, ...]:
+def plan_ends(found: Intervals, time_s: Array, energy_j: Array, against: Int) -> tuple[PlanInterval, ...]:
     """Ends from factors.
 
     Parameters

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.plan.exact.compiled import affordable
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
@@ -20,7 +20,6 @@ from joulecast.plan.exact.rounding import Plans, distance_to_bound, joined, undo
 if TYPE_CHECKING:
     from joulecast.plan.exact.rounding_kernels import Gains
 
-Float = NDArray[np.float64]
 
 #: Most plans that are kept along a front while it is searched, and most rounds of crossing.
 MOST_PLANS, ROUNDS = 1000, 40
@@ -92,7 +91,7 @@ def _searched(problem: FrontProblem, curve: TimeCostCurve, plans: Plans, gains: 
     return True
 
 
-def _places(problem: FrontProblem, curve: TimeCostCurve) -> Float:
+def _places(problem: FrontProblem, curve: TimeCostCurve) -> Array:
     """Where along the iteration each instruction begins, from 0 to 1, in the graph's order, shape ``(n,)``."""
     start = curve.start[-1][problem.dag.order]
     return np.argsort(np.argsort(start, kind="stable")) / max(len(start) - 1, 1)

@@ -1,9 +1,8 @@
 """Plans next to a power limit, which the front without it passes by.
 
 What a rank's boards may draw on average over a second holds for instructions together: how much each may draw follows
-from the plan. As a governor does, but for whole iterations, the power of each is lowered by
-what exceeds its limit and raised by what is left, until both are met; the continuous optimum under such caps is then
-rounded to options, and plans that exceed the limit are left out.
+from the plan. As a governor does, but for whole iterations, the power of each is lowered by what exceeds its limit and
+raised by what is left, until both are met; the continuous optimum under such caps is then rounded to options.
 """
 
 from __future__ import annotations
@@ -11,17 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.plan.exact.parametric_flow import TimeCostCurve, time_cost_curve
 from joulecast.plan.exact.power_means import excess_w
 from joulecast.plan.exact.problem import FrontProblem
 from joulecast.plan.exact.rounding import Plans, joined, rounded
 from joulecast.plan.exact.simple_plans import simple_plans
 from joulecast.plan.knobs.options import TIME_QUANTUM_S, OptionSet, make_options, quanta
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 #: Most rounds in which caps follow the excess, and the excess at which they have met it, as a share of the limit.
 ROUNDS, MET = 4, 1e-3
@@ -37,7 +33,7 @@ ROUNDING = 1e-9
 TIMES = np.array([0.998, 1.0, 1.002, 1.004, 1.006, 1.009, 1.012, 1.02, 1.04, 1.06])
 
 
-def plans_at_limit(problem: FrontProblem, limit_w: Float, simple: str | None) -> Plans:
+def plans_at_limit(problem: FrontProblem, limit_w: Array, simple: str | None) -> Plans:
     """Plans around the fastest that keeps the power limit; some of them may not keep it.
 
     Parameters
@@ -58,12 +54,13 @@ def plans_at_limit(problem: FrontProblem, limit_w: Float, simple: str | None) ->
     return joined(*found)
 
 
-def _caps(problem: FrontProblem, limit_w: Float, group: Int) -> tuple[Float, TimeCostCurve]:
+def _caps(problem: FrontProblem, limit_w: Array, group: Int) -> tuple[Array, TimeCostCurve]:
     """How much each instruction may draw, alike in each group, shape ``(n,)`` [W], and the curve under these caps."""
     of_rank = limit_w[problem.dag.rank_of]
-    most, least = (np.array([_powers_w(problem, k)[end] for k in range(len(problem.sets))]) for end in (0, -1))
+    powers = [_powers_w(problem, k) for k in range(len(problem.sets))]
+    most, least = (np.array([of_kind[end] for of_kind in powers]) for end in (0, -1))
     cap_w = most[problem.kind]
-    found: tuple[Float, TimeCostCurve] | None = None
+    found: tuple[Array, TimeCostCurve] | None = None
     for _ in range(ROUNDS):
         whole = np.maximum(np.round(cap_w / (STEP * of_rank)) * STEP * of_rank, least[problem.kind])
         curve = _curve(problem, whole)
@@ -80,14 +77,14 @@ def _caps(problem: FrontProblem, limit_w: Float, group: Int) -> tuple[Float, Tim
     return found or (whole, curve)
 
 
-def _powers_w(problem: FrontProblem, kind: int) -> Float:
+def _powers_w(problem: FrontProblem, kind: int) -> Array:
     """Power of a kind at the corners of its hull, which falls [W]."""
     options = problem.sets[kind]
     wait = problem.wait_power_w[problem.dag.rank_of[problem.kind == kind][0]]
     return np.asarray(wait + options.cost_j[options.hull] / options.time_s[options.hull])
 
 
-def _curve(problem: FrontProblem, cap_w: Float) -> TimeCostCurve:
+def _curve(problem: FrontProblem, cap_w: Array) -> TimeCostCurve:
     """The curve where instructions take at least as long as they do at their caps."""
     keys, kind = np.unique(np.stack([problem.kind, cap_w], axis=1), axis=0, return_inverse=True)
     sets = [_slower(problem, int(k), cap) for k, cap in keys.tolist()]
@@ -104,7 +101,7 @@ def _slower(problem: FrontProblem, kind: int, cap_w: float) -> OptionSet:
     return OptionSet(options.name, (), len(time), time, spent, whole, np.arange(len(time)))
 
 
-def _fastest(problem: FrontProblem, curve: TimeCostCurve) -> tuple[Float, Float]:
+def _fastest(problem: FrontProblem, curve: TimeCostCurve) -> tuple[Array, Array]:
     """Time and energy of every instruction in the fastest optimum of a curve, shape ``(n,)`` [s], [J]."""
     time = (curve.end[-1] - curve.start[-1]) * TIME_QUANTUM_S
     cost = np.empty_like(time)
@@ -116,7 +113,7 @@ def _fastest(problem: FrontProblem, curve: TimeCostCurve) -> tuple[Float, Float]
 
 
 def _simple(
-    problem: FrontProblem, cap_w: Float, curve: TimeCostCurve, simple: str, times_s: Float, searched: int
+    problem: FrontProblem, cap_w: Array, curve: TimeCostCurve, simple: str, times_s: Array, searched: int
 ) -> Plans:
     """Simple plans of options that draw no more than caps, which instructions of a kind share."""
     sets, numbers = [], []
@@ -136,5 +133,5 @@ def _simple(
     return Plans(found.time_s, found.cost_j, np.stack(of_all, axis=1) + problem.graph.fastest)
 
 
-def _option_powers_w(options: OptionSet) -> Float:
+def _option_powers_w(options: OptionSet) -> Array:
     return np.array([option.energy_j / option.time_s for option in options.options])

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.plan.exact.front_guards import AT_ONCE, ends_of_plans, of_choices
 
 if TYPE_CHECKING:
     from joulecast.plan.exact.front import FrontPoint
     from joulecast.plan.exact.problem import FrontProblem
-
-Float = NDArray[np.float64]
 
 
 def within_power(problem: FrontProblem, points: Sequence[FrontPoint]) -> list[FrontPoint]:
@@ -36,12 +34,12 @@ def within_power(problem: FrontProblem, points: Sequence[FrontPoint]) -> list[Fr
     return kept
 
 
-def _holds(problem: FrontProblem, limit_w: Float, time_s: Float, energy_j: Float, end_s: Float) -> bool:
+def _holds(problem: FrontProblem, limit_w: Array, time_s: Array, energy_j: Array, end_s: Array) -> bool:
     of_ranks = _of_ranks(problem, time_s, energy_j, end_s)
     return all(means.max() <= most for (_, means), most in zip(of_ranks, limit_w.tolist(), strict=True))
 
 
-def excess_w(problem: FrontProblem, limit_w: Float, time_s: Float, energy_j: Float) -> Float:
+def excess_w(problem: FrontProblem, limit_w: Array, time_s: Array, energy_j: Array) -> Array:
     """By how much the highest mean power that counts an instruction exceeds its limit, shape ``(n,)`` [W].
 
     Parameters
@@ -68,7 +66,7 @@ def excess_w(problem: FrontProblem, limit_w: Float, time_s: Float, energy_j: Flo
     return excess
 
 
-def _of_ranks(problem: FrontProblem, time_s: Float, energy_j: Float, end_s: Float) -> Iterator[tuple[Float, Float]]:
+def _of_ranks(problem: FrontProblem, time_s: Array, energy_j: Array, end_s: Array) -> Iterator[tuple[Array, Array]]:
     """When windows of each rank begin and their mean powers, of a plan that is repeated again and again [s], [W].
 
     Over ``problem.averaged_s``, where that is shorter than an iteration, else over the iteration.
@@ -84,8 +82,8 @@ def _of_ranks(problem: FrontProblem, time_s: Float, energy_j: Float, end_s: Floa
 
 
 def _means_w(
-    time_s: Float, energy_j: Float, end_s: Float, wait_w: float, length_s: float, window_s: float
-) -> tuple[Float, Float]:
+    time_s: Array, energy_j: Array, end_s: Array, wait_w: float, length_s: float, window_s: float
+) -> tuple[Array, Array]:
     """Of one rank: a mean over a window is highest where the window begins or ends with an instruction."""
     at = np.concatenate([[0.0], np.stack([end_s - time_s, end_s], axis=1).ravel(), [length_s]])
     spent = np.zeros(len(at))
@@ -94,7 +92,7 @@ def _means_w(
     total = spent.cumsum()
     starts = np.concatenate([at, (at - window_s) % length_s])
 
-    def until(instant_s: Float) -> Float:
+    def until(instant_s: Array) -> Array:
         times, rest = np.divmod(instant_s, length_s)
         return np.asarray(times * total[-1] + np.interp(rest, at, total))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError
 from joulecast.plan.exact.dag import InstructionDag
 from joulecast.plan.knobs.options import TIME_QUANTUM_S, Option, OptionSet, make_options, quanta
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from joulecast.plan.exact.rounding_kernels import Graph
     from joulecast.plan.exact.site_limits import SiteLimits
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 Choice = NDArray[np.int32]
 
 #: Excess of an option's cost over the hull, relative to its energy, up to which rounding may choose it as well.
@@ -59,8 +58,8 @@ class FrontProblem:
     dag: InstructionDag
     sets: tuple[OptionSet, ...]
     kind: Int
-    wait_power_w: Float
-    power_limit_w: Float | None = None
+    wait_power_w: Array
+    power_limit_w: Array | None = None
     averaged_s: float | None = None
     notes: tuple[str, ...] = ()
     gpus_per_rank: int = 1
@@ -113,7 +112,7 @@ class FrontProblem:
         from joulecast.plan.exact.rounding_kernels import length
 
         g = self.graph
-        latency: Float = quanta(g.before_s) * np.float64(TIME_QUANTUM_S)
+        latency: Array = quanta(g.before_s) * np.float64(TIME_QUANTUM_S)
         added = g._replace(before_s=np.maximum(latency - g.before_s, 0.0))
         most = [np.full(len(s.options), max((s.quanta * TIME_QUANTUM_S - s.time_s).max(), 0.0)) for s in self.sets]
         return float(length(added, np.concatenate(most), g.fastest, np.zeros(self.dag.instructions)))
@@ -143,7 +142,7 @@ class FrontProblem:
         starts = self.dag.starts(times, latency)
         return max(start + time for start, time in zip(starts, times, strict=True))
 
-    def rank_energies_j(self, choice: Choice, time_s: float) -> Float:
+    def rank_energies_j(self, choice: Choice, time_s: float) -> Array:
         """Energy of every rank's GPUs in an iteration of this plan that lasts ``time_s``, shape ``(ranks,)`` [J]."""
         chosen = [self.option(v, c) for v, c in enumerate(choice.tolist())]
         ranks = len(self.dag.ranks)
@@ -156,10 +155,10 @@ def make_problem(
     dag: InstructionDag,
     options: Sequence[Sequence[Option]],
     kind: Sequence[int],
-    wait_power_w: Float | float,
+    wait_power_w: Array | float,
     *,
     names: Sequence[str] | None = None,
-    power_limit_w: Float | None = None,
+    power_limit_w: Array | None = None,
     averaged_s: float | None = None,
     notes: Sequence[str] = (),
     gpus_per_rank: int = 1,
@@ -204,7 +203,7 @@ def make_problem(
     )
 
 
-def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Float) -> tuple[Int, Int, Float]:
+def _neighbours(n: int, of: Int, neighbour: Int, latency_s: Array) -> tuple[Int, Int, Array]:
     """Neighbours of all instructions in a row: where each one's begin, shape ``(n + 1,)``, which, at what latency."""
     by = np.argsort(of, kind="stable")
     return np.searchsorted(of[by], np.arange(n + 1)), neighbour[by], latency_s[by]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.plan.exact.compiled import affordable
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
 from joulecast.plan.exact.problem import FrontProblem
@@ -24,8 +24,6 @@ from joulecast.plan.knobs.pareto import pareto
 if TYPE_CHECKING:
     from joulecast.plan.exact.rounding_kernels import Gains
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 #: Share of the way to the slower corner from which on it is chosen.
 THRESHOLDS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -53,20 +51,20 @@ class Plans:
         Positions of the chosen options in the graph's order, shape ``(p, n)``.
     """
 
-    time_s: Float
-    cost_j: Float
+    time_s: Array
+    cost_j: Array
     position: Int
 
     def __len__(self) -> int:
         return len(self.time_s)
 
     @property
-    def columns(self) -> tuple[Float, Float, Int]:
+    def columns(self) -> tuple[Array, Array, Int]:
         """Time, cost and positions."""
         return self.time_s, self.cost_j, self.position
 
 
-def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, times_s: Float | None = None) -> Plans:
+def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, times_s: Array | None = None) -> Plans:
     """Discrete plans near the curve.
 
     Parameters
@@ -85,7 +83,7 @@ def rounded_plans(problem: FrontProblem, curve: TimeCostCurve, times_s: Float | 
     return evaluated(problem, improved(problem, curve, undominated(joined(*found)), gains))
 
 
-def rounded(problem: FrontProblem, curve: TimeCostCurve, times_s: Float) -> Plans:
+def rounded(problem: FrontProblem, curve: TimeCostCurve, times_s: Array) -> Plans:
     """Plans for each of some times [s] and each threshold, those included that others beat."""
     from joulecast.plan.exact.rounding_kernels import round_all
 
@@ -120,17 +118,17 @@ def gains_of(problem: FrontProblem) -> Gains:
     return Gains(least, last[:, kind] + problem.graph.fastest)
 
 
-def deadlines_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
+def deadlines_s(problem: FrontProblem, curve: TimeCostCurve, times: Array) -> Array:
     """When instructions must have ended in the optimum of each time, in the graph's order, shape ``(t, n)`` [s]."""
     return _between(problem, curve, curve.end, times)
 
 
-def spans_s(problem: FrontProblem, curve: TimeCostCurve, times: Float) -> Float:
+def spans_s(problem: FrontProblem, curve: TimeCostCurve, times: Array) -> Array:
     """How long instructions may take in the optimum of each time, in the graph's order, shape ``(t, n)`` [s]."""
     return _between(problem, curve, curve.end - curve.start, times)
 
 
-def _between(problem: FrontProblem, curve: TimeCostCurve, values: Int, times: Float) -> Float:
+def _between(problem: FrontProblem, curve: TimeCostCurve, values: Int, times: Array) -> Array:
     """Values at the kept breakpoints interpolated to other times [time quanta], in the graph's order, in seconds.
 
     Means of feasible spans are feasible spans of the mean time.
@@ -159,14 +157,14 @@ def evaluated(problem: FrontProblem, plans: Plans) -> Plans:
     return undominated(Plans(lengths(g, g.time_s, plans.position), g.cost_j[plans.position].sum(1), plans.position))
 
 
-def distance_to_bound(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> Float:
+def distance_to_bound(problem: FrontProblem, curve: TimeCostCurve, plans: Plans) -> Array:
     """How far the plans' energies lie above the least ones of their times, relative, shape ``(p,)``."""
     wait = problem.total_wait_power_w * plans.time_s
     least = np.interp(plans.time_s, curve.time_s[::-1], curve.cost_j[::-1])
     return np.asarray((plans.cost_j - least) / (least + wait))
 
 
-def target_times(problem: FrontProblem, curve: TimeCostCurve, count: int) -> Float:
+def target_times(problem: FrontProblem, curve: TimeCostCurve, count: int) -> Array:
     """About ``count`` times for which to look for plans [time quanta].
 
     Evenly up to the energy-best one and more thinly beyond.

@@ -14,13 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Bool, Int
 from joulecast.plan.exact.compiled import compiled, copy_into
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
-Bool = NDArray[np.bool_]
 
 
 class Graph(NamedTuple):
@@ -42,15 +38,15 @@ class Graph(NamedTuple):
 
     before_first: Int
     before: Int
-    before_s: Float
+    before_s: Array
     after_first: Int
     after: Int
-    after_s: Float
+    after_s: Array
     fastest: Int
     slowest: Int
-    time_s: Float
-    rounded_s: Float
-    cost_j: Float
+    time_s: Array
+    rounded_s: Array
+    cost_j: Array
     corner: Int
     near: Int
 
@@ -67,12 +63,12 @@ class Gains(NamedTuple):
         ``(rounds, n)``.
     """
 
-    least_w: Float
+    least_w: Array
     last: Int
 
 
 @compiled
-def start_of(g: Graph, v: int, end: Float) -> float:
+def start_of(g: Graph, v: int, end: Array) -> float:
     """Earliest start of an instruction, given the ends of those before it."""
     start = 0.0
     for e in range(g.before_first[v], g.before_first[v + 1]):
@@ -81,7 +77,7 @@ def start_of(g: Graph, v: int, end: Float) -> float:
 
 
 @compiled
-def length(g: Graph, time_s: Float, plan: Int, end: Float) -> float:
+def length(g: Graph, time_s: Array, plan: Int, end: Array) -> float:
     """Iteration time of a plan; ``end`` receives the earliest ends."""
     longest = 0.0
     for v in range(len(plan)):
@@ -100,7 +96,7 @@ def cost(g: Graph, plan: Int) -> float:
 
 
 @compiled
-def slowest_within(time_s: Float, low: int, high: int, room_s: float) -> int:
+def slowest_within(time_s: Array, low: int, high: int, room_s: float) -> int:
     """Last position from ``low`` to ``high`` whose time does not exceed the room; ``low`` where none does."""
     while low < high:
         middle = (low + high + 1) >> 1
@@ -124,7 +120,7 @@ def corner_around(g: Graph, corner: Int, v: int, room_s: float, threshold: float
 
 
 @compiled
-def round_to_corners(g: Graph, corner: Int, deadline: Float, threshold: float, plan: Int, end: Float) -> float:
+def round_to_corners(g: Graph, corner: Int, deadline: Array, threshold: float, plan: Int, end: Array) -> float:
     """Choose corners of the hulls so that instructions end near their deadlines; returns the iteration's time.
 
     What an instruction leaves of its time, or takes beyond it, is carried to those behind it. It takes the slower of
@@ -140,7 +136,7 @@ def round_to_corners(g: Graph, corner: Int, deadline: Float, threshold: float, p
 
 
 @compiled
-def latest_ends(g: Graph, plan: Int, limit_s: float, late: Float) -> None:
+def latest_ends(g: Graph, plan: Int, limit_s: float, late: Array) -> None:
     """When every instruction must have ended so that those behind it still end within ``limit_s``."""
     for v in range(len(plan) - 1, -1, -1):
         latest = limit_s
@@ -151,7 +147,7 @@ def latest_ends(g: Graph, plan: Int, limit_s: float, late: Float) -> None:
 
 
 @compiled
-def reclaim(g: Graph, plan: Int, limit_s: float, gains: Gains, free: Bool, end: Float, late: Float) -> None:
+def reclaim(g: Graph, plan: Int, limit_s: float, gains: Gains, free: Bool, end: Array, late: Array) -> None:
     """Slow instructions down where the iteration still ends within ``limit_s``, most profitable first.
 
     In each round only changes that save at least so many joules for each second count, and only instructions that are
@@ -180,12 +176,12 @@ def reclaim(g: Graph, plan: Int, limit_s: float, gains: Gains, free: Bool, end: 
 def round_all(
     g: Graph,
     corner: Int,
-    deadlines: Float,
-    limits_s: Float,
-    thresholds: Float,
+    deadlines: Array,
+    limits_s: Array,
+    thresholds: Array,
     gains: Gains,
-    times: Float,
-    costs: Float,
+    times: Array,
+    costs: Array,
     plans: Int,
 ) -> None:
     """Plans for every row of deadlines and every threshold, with their times and costs."""
@@ -205,7 +201,7 @@ def round_all(
 
 @compiled
 def join(
-    g: Graph, plans: Int, pairs: Int, place: Float, cuts: Float, gains: Gains, times: Float, costs: Float, joined: Int
+    g: Graph, plans: Int, pairs: Int, place: Array, cuts: Array, gains: Gains, times: Array, costs: Array, joined: Int
 ) -> None:
     """Plans that begin as one and end as another, with their slack reclaimed.
 
@@ -231,7 +227,7 @@ def join(
 
 
 @compiled
-def hand_on(g: Graph, times: Float, costs: Float, plans: Int, gains: Gains) -> None:
+def hand_on(g: Graph, times: Array, costs: Array, plans: Int, gains: Gains) -> None:
     """Try every plan, with its slack reclaimed, in place of the next slower one; plans stand fastest first."""
     n = len(g.fastest)
     plan, end, late = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
@@ -282,7 +278,7 @@ def exchange(g: Graph, plan: Int, limit_s: float, gains: Gains, trials: int, see
 
 
 @compiled
-def lengths(g: Graph, time_s: Float, plans: Int) -> Float:
+def lengths(g: Graph, time_s: Array, plans: Int) -> Array:
     """Iteration time of every plan with these times of the options."""
     end = np.zeros(len(g.fastest))
     times = np.zeros(len(plans))

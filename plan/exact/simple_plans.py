@@ -12,8 +12,8 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import UnknownNameError
 from joulecast.plan.exact.compiled import affordable
 from joulecast.plan.exact.parametric_flow import TimeCostCurve
@@ -25,8 +25,6 @@ from joulecast.simulator.schedules import FORWARD, Instruction
 if TYPE_CHECKING:
     from joulecast.plan.exact.tied_kernels import Ties
 
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 TIES = ("stage", "steady", "rank")
 
@@ -46,7 +44,7 @@ def simple_plans(
     problem: FrontProblem,
     curve: TimeCostCurve,
     tie: str,
-    times_s: Float | None = None,
+    times_s: Array | None = None,
     searched: int = SEARCHED_INSTRUCTIONS,
 ) -> Plans:
     """Plans along the front whose instructions share choices.
@@ -166,7 +164,7 @@ def _common_choices(problem: FrontProblem, kinds: Sequence[int], count: Sequence
     return np.asarray(index[:, best.position[:, 0]]), best
 
 
-def _starts(problem: FrontProblem, curve: TimeCostCurve, ties: Ties, limits_s: Float) -> Int:
+def _starts(problem: FrontProblem, curve: TimeCostCurve, ties: Ties, limits_s: Array) -> Int:
     """Choices next to the mean spans of the continuous optimum at each limit, shape ``(limits, groups)``."""
     g = problem.graph
     times = np.clip(limits_s / TIME_QUANTUM_S, curve.time[-1], curve.time[0])

@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.plan.exact.compiled import compiled, copy_into
 from joulecast.plan.exact.rounding_kernels import Gains, Graph, cost, draw, length, reclaim
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 
 class Ties(NamedTuple):
@@ -39,8 +36,8 @@ class Ties(NamedTuple):
     row: Int
     position: Int
     choices: Int
-    time_s: Float
-    cost_j: Float
+    time_s: Array
+    cost_j: Array
 
 
 @compiled
@@ -53,7 +50,7 @@ def set_group(ties: Ties, plan: Int, j: int, choice: int) -> None:
 
 @compiled
 def slow_groups(
-    g: Graph, ties: Ties, plan: Int, choice: Int, frozen: Int, limit_s: float, gains: Gains, end: Float
+    g: Graph, ties: Ties, plan: Int, choice: Int, frozen: Int, limit_s: float, gains: Gains, end: Array
 ) -> None:
     """Slow groups down while the iteration still ends within ``limit_s``, most profitable first."""
     for least in gains.least_w:
@@ -72,7 +69,7 @@ def slow_groups(
 
 @compiled
 def settle(
-    g: Graph, ties: Ties, choice: Int, frozen: Int, limit_s: float, gains: Gains, plan: Int, end: Float, late: Float
+    g: Graph, ties: Ties, choice: Int, frozen: Int, limit_s: float, gains: Gains, plan: Int, end: Array, late: Array
 ) -> float:
     """Plan of a choice after groups and free instructions have taken up the slack; returns its cost."""
     free = ties.group < 0
@@ -85,7 +82,7 @@ def settle(
 
 
 @compiled
-def fitting(g: Graph, ties: Ties, choice: Int, limit_s: float, plan: Int, end: Float) -> None:
+def fitting(g: Graph, ties: Ties, choice: Int, limit_s: float, plan: Int, end: Array) -> None:
     """Speed all groups up, step by step, until the iteration ends within ``limit_s``."""
     while True:
         for v in range(len(plan)):
@@ -98,7 +95,7 @@ def fitting(g: Graph, ties: Ties, choice: Int, limit_s: float, plan: Int, end: F
 
 
 @compiled
-def tied_front(g: Graph, ties: Ties, limits_s: Float, starts: Int, gains: Gains, trials: int, plans: Int) -> None:
+def tied_front(g: Graph, ties: Ties, limits_s: Array, starts: Int, gains: Gains, trials: int, plans: Int) -> None:
     """A plan for every limit, which rise: the plan before it or the one from ``starts``, improved by a local search.
 
     The search speeds up one or two groups and keeps them there, lets the others take up the slack, and keeps what costs

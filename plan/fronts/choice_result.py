@@ -9,8 +9,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array
 from joulecast.extras import data_frame
 from joulecast.plan.exact.plan_ends import PlanInterval, plan_ends
 from joulecast.plan.knobs.overlap_space import Knobs
@@ -19,8 +19,6 @@ from joulecast.simulator.iteration.uncertainty import Conditions, KernelAmounts,
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,8 @@ class Choice:
     energy_j: float
     held: bool
     knobs: Knobs
-    runs: Float = field(repr=False, compare=False)
-    stretch: Float = field(repr=False, compare=False)
+    runs: Array = field(repr=False, compare=False)
+    stretch: Array = field(repr=False, compare=False)
 
     @property
     def power_w(self) -> float:

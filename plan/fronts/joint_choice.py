@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError, NotYetError
 from joulecast.model.framework.launch_shares import shares
 from joulecast.model.framework.launches import Launch
@@ -52,8 +52,6 @@ from joulecast.simulator.plan_file.implementation import batch_of_part, implemen
 from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.site import stated_limits
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 STAGE = "stage"
 DIRECTIONS = ("forward", "backward")
 CLOCKS_AND_BLOCKS = (
@@ -141,7 +139,7 @@ class _Search:
         ways = overlap_variants(with_plan_tiles(plan, own), choices, description, space.source)
         self.ways = simplest_first(ways, self.gpu["collective.default_ctas"])
         self.columns: Int = space.clock_indices(self.gpu.clocks_mhz)
-        self.clocks: Float = self.gpu.clocks_mhz[self.columns]
+        self.clocks: Array = self.gpu.clocks_mhz[self.columns]
         on = (rank for rank in range(plan.pp) if stage in plan.stages_of_rank(rank))  # two where there are two copies
         self.limit_w = min(self.gpu.own_limit_w(plan.power.limit_w(rank)) for rank in on)
         self.held_w = float(settled_power_w(self.limit_w, self.gpu))
@@ -212,7 +210,7 @@ class _Search:
             found.append(ClockChoices(float(self.clocks[at]), tuple(choices)))
         return tuple(found)
 
-    def _way(self, part: _Part, row: int) -> tuple[Knobs, Float, Float]:
+    def _way(self, part: _Part, row: int) -> tuple[Knobs, Array, Array]:
         """Knobs of one way to run a part, how often it runs each kernel, and its changes as ``Choice`` has them."""
         way, combination = divmod(row, len(part.combinations))
         wanted = {f"tiles.{name}" for name in part.names}
@@ -221,7 +219,7 @@ class _Search:
         varied = deviations(self.description, FEW_DIRECTIONS)
         return (*self.ways[way][0], *tiles), self.tiled.runs(*ran), self.tiled.stretches(*ran, varied)
 
-    def _choice(self, at: int, time_s: float, energy_j: float, knobs: Knobs, runs: Float, stretch: Float) -> Choice:
+    def _choice(self, at: int, time_s: float, energy_j: float, knobs: Knobs, runs: Array, stretch: Array) -> Choice:
         held, clock = energy_j <= self.held_w * time_s, float(self.clocks[at])
         return Choice(clock, time_s, energy_j * self.plan.tp, held, knobs, runs, stretch[:, at])
 

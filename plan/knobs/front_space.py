@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import InputError, NotYetError, did_you_mean
 from joulecast.model.training.nanobatches import LaunchPoint
 from joulecast.plan.knobs.overlap_space import KNOBS
@@ -89,7 +89,7 @@ class FrontSpace:
                 remedy="Take it out; joulecast front alone takes it, in place of power.clock_mhz.",
             )
 
-    def clock_indices(self, clocks_mhz: NDArray[np.float64]) -> NDArray[np.int64]:
+    def clock_indices(self, clocks_mhz: Array) -> Int:
         """Indices of the clocks to choose from among the GPU's, ascending.
 
         Raises

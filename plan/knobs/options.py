@@ -11,12 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.errors import GuardError, InputError
-
-Int = NDArray[np.int64]
-Float = NDArray[np.float64]
 
 #: Time is counted in whole quanta, rounded up, so that no plan is faster on paper than it is [s].
 TIME_QUANTUM_S = 1e-6
@@ -64,8 +61,8 @@ class OptionSet:
     name: str
     options: tuple[Option, ...]
     worth: int
-    time_s: Float
-    cost_j: Float
+    time_s: Array
+    cost_j: Array
     quanta: Int
     hull: Int
 
@@ -117,7 +114,7 @@ def make_options(options: Sequence[Option], wait_power_w: float, name: str = "in
     return OptionSet(name, every, worth, time, cost_j, whole, lower_hull(whole[:worth], cost_j[:worth]))
 
 
-def quanta(time_s: Float) -> Int:
+def quanta(time_s: Array) -> Int:
     """Time in whole quanta, rounded up.
 
     >>> quanta(np.array([1e-6, 1.5e-6, 0.07]))
@@ -127,7 +124,7 @@ def quanta(time_s: Float) -> Int:
     return np.asarray(np.ceil(exact * (1.0 - _ROUNDING)), dtype=np.int64)
 
 
-def lower_hull(time: Int, cost_j: Float) -> Int:
+def lower_hull(time: Int, cost_j: Array) -> Int:
     """Corners of the lower convex hull of points whose cost falls strictly with time.
 
     Times may be equal after rounding up; of these the cheapest, the last one, counts. Slopes along the hull fall
@@ -147,7 +144,7 @@ def lower_hull(time: Int, cost_j: Float) -> Int:
     return np.array(corners, dtype=np.int64)
 
 
-def _is_above(time: Int, cost: Float, a: int, b: int, c: int) -> bool:
+def _is_above(time: Int, cost: Array, a: int, b: int, c: int) -> bool:
     """Whether the corner ``b`` lies on or above the line from ``a`` to ``c``."""
     return bool((cost[a] - cost[b]) * (time[c] - time[b]) <= (cost[b] - cost[c]) * (time[b] - time[a]))
 

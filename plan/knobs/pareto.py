@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
+from joulecast.arrays import Array, Int
+
 #: Relative difference of times or costs that is rounding of sums.
 ROUNDING = 1e-9
 
 
-def pareto(time_s: Float, cost: Float) -> Int:
+def pareto(time_s: Array, cost: Array) -> Int:
     """Indices of the options that no other one beats in both, fastest first.
 
     >>> pareto(np.array([1.0, 2.0, 3.0, 2.0]), np.array([5.0, 4.0, 4.0, 6.0])).tolist()
@@ -23,7 +22,7 @@ def pareto(time_s: Float, cost: Float) -> Int:
     return np.asarray(order[better])
 
 
-def pareto_in_order(time_s: Float, cost: Float) -> Int:
+def pareto_in_order(time_s: Array, cost: Array) -> Int:
     """The same of options in order of preference, whose costs are positive: of equal ones the first.
 
     Options are equal that differ by rounding alone in both, and none is better for what is rounding.
@@ -40,7 +39,7 @@ def pareto_in_order(time_s: Float, cost: Float) -> Int:
     return np.array([_first_equal(time_s, cost, i) for i in found[cheaper].tolist()], dtype=np.int64)
 
 
-def _first_equal(time_s: Float, cost: Float, option: int) -> int:
+def _first_equal(time_s: Array, cost: Array, option: int) -> int:
     """The first option that takes the same."""
     same = np.abs(time_s - time_s[option]) <= ROUNDING * time_s[option]
     return int(np.flatnonzero(same & (np.abs(cost - cost[option]) <= ROUNDING * cost[option]))[0])

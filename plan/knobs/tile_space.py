@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecast.arrays import Array, Int
 from joulecast.model.framework.tiling import Tiles, tile_word
 from joulecast.model.hardware.description import GpuDescription
 from joulecast.model.hardware.gpu_model import GpuModel
@@ -22,8 +22,6 @@ from joulecast.simulator.plan_file.plan import Plan
 from joulecast.simulator.plan_file.source import Source
 from joulecast.simulator.plan_file.tiles import KEY, check_tiles, read_tile
 
-Float = NDArray[np.float64]
-Int = NDArray[np.int64]
 #: Pairs (operator, its tiles to choose from), ``None`` for the library's.
 TileLists: TypeAlias = tuple[tuple[str, tuple[Tile | RowTile | None, ...]], ...]
 
@@ -120,7 +118,7 @@ def worthwhile(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int) -> list
     return list(found)
 
 
-def _weights(options: Sequence[tuple[Float, Float]]) -> Float:
+def _weights(options: Sequence[tuple[Array, Array]]) -> Array:
     """A λ [W] between every two at which some operator changes its best choice, and beyond them."""
     slopes = []
     for t, e in options:
@@ -133,7 +131,7 @@ def _weights(options: Sequence[tuple[Float, Float]]) -> Float:
     return np.asarray((edges[1:] + edges[:-1]) / 2.0)
 
 
-def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int, peak_w: float) -> tuple[list[Float], list[Float]]:
+def _alone(plan: Plan, lists: TileLists, gpu: GpuModel, clocks: Int, peak_w: float) -> tuple[list[Array], list[Array]]:
     """Time and energy of each operator's kernels of a layer with each of its tiles, shape ``(choices, clocks)`` each.
 
     Zero where a name means no kernel. ``peak_w`` is the board's instant limit [W].

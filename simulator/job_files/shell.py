@@ -130,9 +130,8 @@ class _Reader:
         self.absent: dict[str, int] = {}
         self.written: dict[str, str] = {}
         self._depth = self._sourced = self._turns = 0
-        self._inside: tuple[str, ...] = (
-            str(Path(variables.file).resolve()),
-        )  # files of scripts that are being followed
+        # Files of scripts that are being followed.
+        self._inside: tuple[str, ...] = (str(Path(variables.file).resolve()),)
 
     def block(self, nodes: Block) -> bool | None:
         """Follow commands; how the last one ended, ``None`` if only a run knows."""
